@@ -1,0 +1,1 @@
+"""Tests and gates for vLLM KV-cache offload."""

@@ -1,0 +1,81 @@
+"""The ``kvoffload`` command: finds the subcommand's module and imports nothing else.
+
+A subcommand is one module of ``commands/`` with ``build_parser(parser)`` and ``run(args) -> int``. Only the one
+that was asked for is imported, so that ``kvoffload lint --help`` does not pay for the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from pytest_kvoffload.errors import ExitCode, KVOffloadError, did_you_mean
+
+COMMANDS: dict[str, str] = {
+    "demo": "run the main job on real vLLM: control against the native host tier, one table, one verdict",
+    "engine": "install, list, check and remove the managed vLLM that needs no GPU",
+    "lint": "find KV-offload mistakes in scripts, manifests, compose files, Python and YAML",
+    "rules": "show the lint rules, or the page of one",
+    "size": "compute the tier that a workload needs, in each backend's own unit",
+    "doctor": "check this machine before a boot: memory, /dev/shm, leaks, versions, tiers",
+    "meters": "read the three meters of a running vLLM and say whether its tier helps",
+    "gate": "block a change that regresses the TTFT tail",
+    "baseline": "update, show and compare recorded baselines",
+}
+
+
+def _top_help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [
+        "usage: kvoffload COMMAND [options]",
+        "",
+        "Tests and gates for the KV cache that vLLM moves out of device memory.",
+        "",
+        "commands:",
+        *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
+        "",
+        "exit codes:",
+        *(f"  {code.value:>3}  {code.name.lower()}" for code in ExitCode),
+        "",
+        "kvoffload COMMAND --help says more; kvoffload --version prints the version.",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code. Errors of ours are one message on stderr, never a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_top_help())
+        return ExitCode.OK if words else ExitCode.USAGE
+    if words[0] in {"-V", "--version"}:
+        from pytest_kvoffload._version import __version__
+
+        print(f"kvoffload {__version__}")
+        return ExitCode.OK
+    name = words[0]
+    if name not in COMMANDS:
+        print(f"kvoffload: unknown command {name!r}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
+        return ExitCode.USAGE
+    module = importlib.import_module(f"pytest_kvoffload.commands.{name}")
+    parser = argparse.ArgumentParser(prog=f"kvoffload {name}", description=COMMANDS[name])
+    module.build_parser(parser)
+    args = parser.parse_args(words[1:])
+    try:
+        return int(module.run(args))
+    except KVOffloadError as error:
+        print(f"kvoffload {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"kvoffload {name}: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone (kvoffload ... | head): nothing to report to.
+        sys.stderr.close()
+        return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

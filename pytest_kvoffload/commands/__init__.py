@@ -1,0 +1,1 @@
+"""Subcommands of ``kvoffload``, one module each."""

@@ -1,0 +1,1 @@
+"""Launching, attaching to and stopping a real vLLM."""

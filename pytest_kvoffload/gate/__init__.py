@@ -1,0 +1,1 @@
+"""Baselines, comparison and verdict."""

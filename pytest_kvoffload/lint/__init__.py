@@ -1,0 +1,1 @@
+"""Static checks of KV-offload configuration."""

@@ -1,0 +1,1 @@
+"""Readers, one a format, to the neutral record."""

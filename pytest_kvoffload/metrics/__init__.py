@@ -1,0 +1,1 @@
+"""Scrape, snapshot, delta, quantiles, and names by version."""

@@ -1,0 +1,1 @@
+"""Seeded shared-prefix prompts, the plan that proves eviction, the streaming client."""
