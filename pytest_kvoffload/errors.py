@@ -72,8 +72,7 @@ class MissingExtraError(UsageError):
 
     def __init__(self, feature: str, extra: str, package: str) -> None:
         super().__init__(
-            f"{feature} needs the package {package!r}, which is not installed: "
-            f"pip install 'pytest-kvoffload[{extra}]'"
+            f"{feature} needs the package {package!r}, which is not installed: pip install 'pytest-kvoffload[{extra}]'"
         )
         self.extra = extra
 
