@@ -107,7 +107,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
     get = config.getoption
     file = get("kvoffload_config") or config.getini("kvoffload_config") or None
     artifacts = get("kvoffload_artifacts") or config.getini("kvoffload_artifacts") or ARTIFACTS_DIR
-    lint = get("kvoffload_lint") or config.getini("kvoffload_lint") or "error"
+    lint: Any = get("kvoffload_lint") or config.getini("kvoffload_lint") or "error"
     if lint not in get_args(LintLevel):
         raise UsageError(
             f"kvoffload_lint: got {lint!r}; expected off, warn or error{did_you_mean(lint, get_args(LintLevel))}"

@@ -1,0 +1,260 @@
+"""The servers and measurements of one run: one boot per distinct configuration, one measurement per workload.
+
+Everything lies in the run's directory, so that the processes of a run (pytest-xdist workers) share it::
+
+    <run>/engine.lock             held while a server boots, is measured or is used by a test
+    <run>/servers/<key>/          log and server.json of one configuration
+    <run>/measurements/<key>.json one measurement, complete or not
+    <run>/failures/<key>.txt      a boot that failed, so that it is not tried again by the next test
+
+At most one server of ours is alive at a time: two would share the device, and each other's timings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_kvoffload.errors import EngineError
+from pytest_kvoffload.records import (
+    ConnectorConfig,
+    EngineConfig,
+    Measurement,
+    ModelConfig,
+    WorkloadConfig,
+    measurement_from_json,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.engine import RunningServer
+
+__all__ = ["Arm", "Progress", "RunSession", "SilentProgress"]
+
+
+class Progress(Protocol):
+    """Where a run says what it is doing while something takes long."""
+
+    def line(self, text: str) -> None:
+        """Say what is going on (a boot, an installation); called about once a second."""
+
+    def phase(self, phase: str, done: int, total: int, hit_rate: float | None, ttft_p50_seconds: float | None) -> None:
+        """Say how far a phase is; called about twice a second."""
+
+    def clear(self) -> None:
+        """What was long is over."""
+
+
+class SilentProgress:
+    """Says nothing."""
+
+    def line(self, text: str) -> None:
+        """Say nothing."""
+
+    def phase(self, phase: str, done: int, total: int, hit_rate: float | None, ttft_p50_seconds: float | None) -> None:
+        """Say nothing."""
+
+    def clear(self) -> None:
+        """Clear nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One configuration under test: what is booted, or attached to."""
+
+    engine: EngineConfig
+    model: ModelConfig
+    connector: ConnectorConfig
+
+    @property
+    def key(self) -> str:
+        """Name of the arm and a digest of everything that makes it distinct; safe as a file name."""
+        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.connector.name)
+        return f"{safe}-{_digest(self)}"
+
+
+class RunSession:
+    """Boots, shares, measures and stops; see the module's page.
+
+    Args:
+        run_dir: directory of the run; made when first needed.
+        owner_pid: the process whose end is the servers' end; ``None`` is this one.
+        progress: where to say what takes long.
+        before_boot: called with the arm before its server boots; raises to refuse the boot.
+        owns_servers: whether :meth:`close` stops the servers (``False`` in an xdist worker: the controller does).
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        owner_pid: int | None = None,
+        progress: Progress | None = None,
+        before_boot: Callable[[Arm], None] | None = None,
+        owns_servers: bool = True,
+    ) -> None:
+        self.run_dir = run_dir
+        self.progress: Progress = progress or SilentProgress()
+        self._owner_pid = owner_pid
+        self._before_boot = before_boot
+        self._owns_servers = owns_servers
+        self._own: dict[str, RunningServer] = {}
+        self._failed: dict[str, EngineError] = {}
+        self._depth = 0
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the run's engine: no other process of the run boots, measures or stops a server meanwhile."""
+        from filelock import FileLock
+
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        if self._depth == 0:
+            lock = FileLock(self.run_dir / "engine.lock", thread_local=False)
+            lock.acquire()
+            self._lock = lock
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._lock.release()
+
+    def server(self, arm: Arm) -> RunningServer:
+        """Return the arm's running server, booting it if need be. Call inside :meth:`exclusive`.
+
+        Raises:
+            EngineError: it did not boot, now or earlier in this run.
+        """
+        from pytest_kvoffload import engine as engine_room
+
+        key = arm.key
+        known = self._own.get(key)
+        if known is not None:
+            if known.alive():
+                return known
+            del self._own[key]
+        if arm.engine.kind == "attach":
+            self._own[key] = engine_room.attach(arm.engine, connector=arm.connector)
+            return self._own[key]
+        record = self._server_dir(key) / "server.json"
+        if record.exists():
+            server = engine_room.adopt(record.read_bytes())
+            if server.alive():
+                self._own[key] = server
+                return server
+            record.unlink()
+        self._refuse_known_failure(key)
+        self._stop_all()
+        if self._before_boot is not None:
+            self._before_boot(arm)
+        try:
+            server = engine_room.boot(
+                engine=arm.engine,
+                model=arm.model,
+                connector=arm.connector,
+                run_dir=self._server_dir(key),
+                progress=self.progress.line,
+                owner_pid=self._owner_pid,
+            )
+        except EngineError as error:
+            self._remember_failure(key, error)
+            raise
+        finally:
+            self.progress.clear()
+        _write(record, server.to_record())
+        self._own[key] = server
+        return server
+
+    def measure(self, arm: Arm, workload: WorkloadConfig) -> Measurement:
+        """Return the measurement of a workload on an arm; it is taken once in a run.
+
+        Raises:
+            EngineError: the server did not boot, or died.
+            MeasurementInterrupted: Ctrl-C; what was measured until then has been written down.
+        """
+        from pytest_kvoffload import probe
+
+        path = self.run_dir / "measurements" / f"{arm.key}-{_digest(workload)}.json"
+        with self.exclusive():
+            if path.exists():
+                measurement = measurement_from_json(path.read_bytes())
+                if measurement.complete:
+                    return measurement
+            server = self.server(arm)
+            try:
+                measurement = probe.measure(
+                    server,
+                    arm=arm.connector.name,
+                    connector=arm.connector,
+                    workload=workload,
+                    progress=self.progress.phase,
+                    artefacts_dir=self._server_dir(arm.key),
+                )
+            except probe.MeasurementInterrupted as interrupt:
+                if interrupt.partial is not None:
+                    self._write_measurement(path, interrupt.partial)
+                raise
+            finally:
+                self.progress.clear()
+            return self._write_measurement(path, measurement)
+
+    def measurements(self) -> list[Measurement]:
+        """Return what has been measured in this run, by any of its processes, in the order of time."""
+        paths = (self.run_dir / "measurements").glob("*.json")
+        return sorted((measurement_from_json(p.read_bytes()) for p in paths), key=lambda m: m.started_at)
+
+    def close(self) -> None:
+        """Stop every server of the run (the owner), or let go of them (a worker). Safe to repeat."""
+        if self._owns_servers:
+            self._stop_all()
+        self._own.clear()
+
+    def _stop_all(self) -> None:
+        """Stop the servers that this run booted, whichever process did."""
+        from pytest_kvoffload import engine as engine_room
+
+        for server in self._own.values():
+            server.stop()
+        self._own.clear()
+        for record in (self.run_dir / "servers").glob("*/server.json"):
+            engine_room.adopt(record.read_bytes()).stop()
+            record.unlink(missing_ok=True)
+
+    def _server_dir(self, key: str) -> Path:
+        return self.run_dir / "servers" / key
+
+    def _remember_failure(self, key: str, error: EngineError) -> None:
+        self._failed[key] = error
+        _write(self.run_dir / "failures" / f"{key}.txt", str(error).encode())
+
+    def _refuse_known_failure(self, key: str) -> None:
+        if key in self._failed:
+            raise self._failed[key]
+        note = self.run_dir / "failures" / f"{key}.txt"
+        if note.exists():
+            raise EngineError(note.read_text())
+
+    def _write_measurement(self, path: Path, measurement: Measurement) -> Measurement:
+        artefacts: Mapping[str, str] = {**measurement.artefacts, "measurement": str(path)}
+        measurement = dataclasses.replace(measurement, artefacts=artefacts)
+        _write(path, to_json(measurement, indent=1))
+        return measurement
+
+
+def _digest(record: object) -> str:
+    return hashlib.sha256(to_json(record)).hexdigest()[:12]
+
+
+def _write(path: Path, raw: bytes) -> None:
+    """Write a file whole or not at all: another process of the run may be reading it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(raw)
+    partial.replace(path)
