@@ -6,7 +6,6 @@ expected and what to do. No module raises a bare ``Exception`` or lets a library
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -51,6 +50,8 @@ class ExitCode(IntEnum):
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known word, or an empty string."""
+    import difflib
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

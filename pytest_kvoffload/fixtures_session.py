@@ -1,0 +1,121 @@
+"""What a test run needs once something is about to boot: the run's directory, progress, lint and preflight.
+
+Imported by the fixtures when the first server is asked for, never before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig
+from pytest_kvoffload.session import RunSession
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.fixtures import PluginState
+
+RUN_DIR_KEY = "kvoffload_run_dir"
+OWNER_KEY = "kvoffload_owner_pid"
+KEPT_RUNS = 5
+
+
+def run_dir_of(state: PluginState) -> Path:
+    """Return the directory of this run; the workers of a run share the controller's."""
+    config = state.pytest_config
+    if state.is_worker:
+        return Path(config.workerinput[RUN_DIR_KEY])  # type: ignore[attr-defined]
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return state.options.artifacts / f"run-{stamp}-{os.getpid()}"
+
+
+def make_session(state: PluginState) -> RunSession:
+    """Make the run's session. In a worker the servers belong to the controller, and end with it."""
+    from pytest_kvoffload.boot_checks import before_boot
+
+    config = state.pytest_config
+    if not state.is_worker:
+        _prepare_artifacts(state.options.artifacts)
+    return RunSession(
+        state.run_dir,
+        owner_pid=int(config.workerinput[OWNER_KEY]) if state.is_worker else None,  # type: ignore[attr-defined]
+        progress=_TerminalProgress(config) if _wants_progress(state) else None,
+        before_boot=before_boot(lint=state.options.lint, insist=state.options.insist, warn=_warn),
+        owns_servers=not state.is_worker,
+    )
+
+
+def skip_unless_it_runs(url: str, connector: ConnectorConfig, engine: EngineConfig) -> None:
+    """Skip the test when the attached server is known to run another connector than the test asks for."""
+    from pytest_kvoffload.engine import attached_connector_matches
+
+    matches, runs = attached_connector_matches(url, connector, engine=engine)
+    if matches is False:
+        pytest.skip(f"the server at {url} runs {runs}, not the connector {connector.name!r} ({connector.kind})")
+
+
+def _warn(text: str) -> None:
+    import warnings
+
+    warnings.warn(pytest.PytestWarning(text), stacklevel=2)
+
+
+def _wants_progress(state: PluginState) -> bool:
+    return state.options.progress and not state.is_worker
+
+
+def _prepare_artifacts(directory: Path) -> None:
+    """Make the directory invisible to git and drop all but the newest runs."""
+    import shutil
+
+    directory.mkdir(parents=True, exist_ok=True)
+    ignore = directory / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    for old in sorted(directory.glob("run-*"))[: -(KEPT_RUNS - 1)]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+class _TerminalProgress:
+    """One line that is written over, on a terminal; nothing elsewhere."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self._capture = config.pluginmanager.get_plugin("capturemanager")
+        self._shown = False
+
+    def line(self, text: str) -> None:
+        self._show(text)
+
+    def phase(self, phase: str, done: int, total: int, hit_rate: float | None, ttft_p50_seconds: float | None) -> None:
+        parts = [f"{phase}: {done}/{total} requests"]
+        if hit_rate is not None:
+            parts.append(f"hit rate {hit_rate:.2f}")
+        if ttft_p50_seconds is not None:
+            parts.append(f"TTFT p50 {ttft_p50_seconds * 1000:.0f} ms")
+        self._show(", ".join(parts))
+
+    def clear(self) -> None:
+        if self._shown:
+            self._write("", end="")
+            self._shown = False
+
+    def _show(self, text: str) -> None:
+        if self._reporter is None or not self._reporter.isatty:
+            return
+        self._write(f"kvoffload: {text}", end="")
+        self._shown = True
+
+    def _write(self, text: str, *, end: str) -> None:
+        disabled: Callable[[], contextlib.AbstractContextManager[None]] = (
+            self._capture.global_and_fixture_disabled if self._capture else contextlib.nullcontext
+        )
+        with disabled():
+            writer = self._reporter._tw
+            width = writer.fullwidth - 1
+            writer.write("\r" + text[:width].ljust(width) + ("\r" if not text else "") + end, flush=True)
