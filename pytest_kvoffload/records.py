@@ -213,6 +213,17 @@ class RequestSpec:
     output_tokens: int
     arrival_seconds: float | None = None
     cache_salt: str | None = None
+    prompt_text: str | None = None
+    """Sent instead of token ids to a server without ``/tokenize``; lengths are then estimates."""
+    estimated_tokens: int | None = None
+    """Length of ``prompt_text``, estimated from the server's own usage report."""
+    follows: int | None = None
+    """Index of the request whose prompt and generated tokens come before this prompt (multi-turn chat)."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt as planned (what ``follows`` adds is not in it)."""
+        return len(self.prompt_token_ids) if self.estimated_tokens is None else self.estimated_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +244,7 @@ class RequestSample:
     """As the server reports it (device and tiers together); ``None`` when it does not."""
     status: int | None = None
     error: str | None = None
+    output_text: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -268,6 +280,8 @@ class PlanSummary:
     evicts: bool
     """Whether the working set exceeds the device cache, so that nothing can be resident from the cold pass."""
     explanation: str
+    tier_tokens: int | None = None
+    """Capacity of the host tier where it could be learnt (mode ``thrash``)."""
 
 
 # -------------------------------------------------------------------------------------------- measurement
