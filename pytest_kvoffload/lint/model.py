@@ -187,6 +187,8 @@ class Launch:
     """Comments, names, titles, file name and echo texts around the launch: where intent is said in prose."""
     complete: bool = True
     """``False`` when part of the command line is a run-time value (``"$@"``, ``$(...)``)."""
+    env_complete: bool = True
+    """``False`` when variables may come from elsewhere (an env file, a sourced script, an external ConfigMap)."""
     embedded_in: str = ""
     """Outer format when this is a language inside another (``shell`` inside ``kubernetes``)."""
 
