@@ -1,1 +1,7 @@
-"""Launching, attaching to and stopping a real vLLM."""
+"""Engines: booting, attaching, watching and ending a server under test."""
+
+from pytest_kvoffload.engine.connectors import KINDS, LaunchParts, connector_argv, validate_connector
+from pytest_kvoffload.engine.launch import attach, boot
+from pytest_kvoffload.engine.server import RunningServer
+
+__all__ = ["KINDS", "LaunchParts", "RunningServer", "attach", "boot", "connector_argv", "validate_connector"]

@@ -1,0 +1,204 @@
+"""The supervisor of one server: a tiny process that outlives a killed owner and leaves nothing behind.
+
+Run as a script (standard library only, no imports of the package). Its first line of standard input is a JSON object
+(an argument would show the server's environment to every ``ps``):
+
+``owner_pid``/``owner_start``  the process whose death ends the server (start time in clock ticks, to notice a reused
+    pid); ``command``, ``env``, ``log``, ``cwd``  what to run and where its output goes; ``status``  a file that
+    receives ``{"guard_pid", "server_pid", "exit_code"}``; ``engine_id``  names the server's files in /dev/shm;
+    ``grace``  seconds between SIGTERM and SIGKILL.
+
+It is the server's parent and a "child subreaper", so that processes that detach themselves from the server are still
+its descendants and can be found. It ends the server when the owner dies, or when it receives SIGTERM or SIGINT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+OWNER_GONE_GRACE_SECONDS = 4.0
+POLL_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; ``None`` when it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below ``root``, children first seen first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = [], [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def remove_shared_memory(engine_id: str, directory: str = "/dev/shm") -> list[str]:
+    """Remove the offload regions of this engine and return their names. An empty id removes nothing."""
+    removed: list[str] = []
+    if not engine_id:
+        return removed
+    with contextlib.suppress(OSError):
+        for path in Path(directory).iterdir():
+            if path.name.startswith(f"vllm_offload_{engine_id}"):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    removed.append(path.name)
+    return removed
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _kill(pid: int, number: int, *, group: bool = False) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        (os.killpg if group else os.kill)(pid, number)
+
+
+class Guard:
+    """One server and the reasons to end it."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        self.asked_to_stop = False
+        self.server: subprocess.Popen[bytes] | None = None
+        self.wake_read, wake_write = os.pipe()
+        os.set_blocking(self.wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def _on_stop(self, *_: object) -> None:
+        self.asked_to_stop = True
+
+    def owner_alive(self) -> bool:
+        """Whether the owner still runs, and is still the same process."""
+        return bool(start_ticks(self.job["owner_pid"]) == self.job["owner_start"])
+
+    def write_status(self, exit_code: int | None) -> None:
+        """Publish pids and exit code, atomically."""
+        status = {
+            "guard_pid": os.getpid(),
+            "server_pid": self.server.pid if self.server else None,
+            "exit_code": exit_code,
+        }
+        temporary = Path(f"{self.job['status']}.new")
+        temporary.write_text(json.dumps(status), encoding="utf-8")
+        temporary.replace(self.job["status"])
+
+    def run(self) -> int:
+        """Start the server, watch, end it, clean up; return the server's exit code."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        if not self.owner_alive():
+            return 1
+        with Path(self.job["log"]).open("ab") as log:
+            self.server = subprocess.Popen(
+                self.job["command"],
+                env=self.job["env"],
+                cwd=self.job["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # Should this guard itself be killed outright, the server follows it.
+                preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
+        self.write_status(None)
+        grace = self.watch()
+        self.end(grace)
+        code = self.server.returncode
+        remove_shared_memory(self.job["engine_id"])
+        self.write_status(code)
+        return 0
+
+    def watch(self) -> float:
+        """Wait for a reason to end; return the grace in seconds that the server gets."""
+        assert self.server is not None
+        watched = [self.wake_read]
+        with contextlib.suppress(OSError, AttributeError):
+            watched.append(os.pidfd_open(self.job["owner_pid"]))
+        while True:
+            if self.server.poll() is not None:
+                self.write_status(self.server.returncode)
+                return 0.0
+            if self.asked_to_stop:
+                return float(self.job["grace"])
+            if not self.owner_alive():
+                return min(OWNER_GONE_GRACE_SECONDS, float(self.job["grace"]))
+            ready, _, _ = select.select(watched, [], [], POLL_SECONDS if len(watched) == 1 else 5.0)
+            if self.wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.wake_read, 4096)
+
+    def end(self, grace: float) -> None:
+        """SIGTERM, wait, SIGKILL: the server, its process group and every descendant."""
+        assert self.server is not None
+        if self.server.returncode is None:
+            # Only the server itself: it tells its own children, and a child that is told twice may die badly.
+            _kill(self.server.pid, signal.SIGTERM)
+            deadline = time.monotonic() + grace
+            while self.server.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+        # What the server left behind: two seconds to go by themselves, then no more.
+        deadline = time.monotonic() + (2.0 if self.server.poll() is not None else 0.0)
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.05)
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            if self.server.poll() is None:
+                _kill(self.server.pid, signal.SIGKILL, group=True)
+            left = descendants(os.getpid())
+            for pid in left:
+                _kill(pid, signal.SIGKILL)
+            self.server.poll()
+            self._reap()
+            if not left:
+                break
+            time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.server.wait(timeout=2.0)
+
+    def _reap(self) -> None:
+        """Collect adopted orphans; the server itself is collected by its Popen only."""
+        assert self.server is not None
+        if self.server.poll() is None:
+            return
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+if __name__ == "__main__":
+    sys.exit(Guard(json.loads(sys.stdin.readline())).run())

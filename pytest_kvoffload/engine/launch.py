@@ -1,0 +1,318 @@
+"""Booting a server and attaching to one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_kvoffload.engine import devicelock, guard
+from pytest_kvoffload.engine.logs import explain, last_line, read_log, tail
+from pytest_kvoffload.engine.masking import mask_command, mask_environment, mask_text, mask_value
+from pytest_kvoffload.engine.plan import LaunchPlan, make_plan
+from pytest_kvoffload.engine.processes import Process, free_port, port_holder, port_is_free, this_process
+from pytest_kvoffload.engine.readback import ReadBack, differences, local_session, read_back
+from pytest_kvoffload.engine.server import STOP_GRACE_SECONDS, RunningServer, Supervision, describe_exit
+from pytest_kvoffload.errors import BootError, EngineError, ReadinessTimeoutError, UsageError
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, ServerInfo
+
+_POLL_SECONDS = 0.2
+_PROGRESS_SECONDS = 5.0
+_PORT_TAKEN = ("address already in use", "errno 98")
+
+
+def boot(
+    *,
+    engine: EngineConfig,
+    model: ModelConfig,
+    connector: ConnectorConfig,
+    run_dir: Path,
+    progress: Callable[[str], None] | None = None,
+    owner_pid: int | None = None,
+) -> RunningServer:
+    """Start a server with one connector and return it once it is ready.
+
+    Args:
+        engine: kind ``cpu`` or ``local``.
+        model: the model; the generated test model when it names none.
+        connector: the arm.
+        run_dir: where the log goes.
+        progress: receives one line at a time.
+        owner_pid: the process whose death ends the server; the caller by default.
+
+    Raises:
+        ConfigError: the configuration makes no sense.
+        EngineError: interpreter, model, port or device are not to be had.
+        BootError: the server died; the message names the first cause in its log.
+        ReadinessTimeoutError: it neither died nor became ready in ``engine.boot_timeout_seconds``.
+    """
+    if engine.kind == "attach":
+        raise UsageError("an engine of kind 'attach' is not booted: it is a server that runs already")
+    say = progress or (lambda line: None)
+    owner = Process.of(owner_pid) if owner_pid else this_process()
+    engine_id = f"kvo-{uuid.uuid4().hex[:16]}"
+    plan = make_plan(engine=engine, model=model, connector=connector, engine_id=engine_id, progress=say)
+    if isinstance((plan.parts.kv_transfer_config or {}).get("engine_id"), str):
+        engine_id = str((plan.parts.kv_transfer_config or {})["engine_id"])
+    if plan.fixed_port is not None and not port_is_free(plan.fixed_port, plan.host):
+        raise EngineError(
+            f"port {plan.fixed_port} on {plan.host} is taken{port_holder(plan.fixed_port)}: choose another --port, or "
+            f"leave it out and a free one is found"
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    wait_seconds = devicelock.lock_wait_seconds()
+    cpu_platform = engine.kind == "cpu" or plan.interpreter.cpu_platform
+    keys = devicelock.device_keys(cpu_platform=cpu_platform, env={**os.environ, **plan.env})
+    me = this_process()
+    devicelock.claim(keys, owner=owner, holder=me, progress=say, wait_seconds=wait_seconds)
+    holder = me
+    try:
+        for attempt in (1, 2):
+            port = plan.fixed_port or free_port(plan.host)
+            launch = _Launch(plan, engine, connector, run_dir, engine_id, port, owner, say)
+            try:
+                launch.start()
+                devicelock.hand_over(owner, holder, launch.guard_process)
+                holder = launch.guard_process
+                return launch.wait_until_ready()
+            except BootError as error:
+                launch.abandon()
+                lost_race = any(word in read_log(launch.log).lower() for word in _PORT_TAKEN)
+                if attempt == 2 or plan.fixed_port is not None or not lost_race:
+                    raise
+                say(f"port {port} was taken by somebody else meanwhile; trying another one ({error.cause})")
+            except BaseException:
+                launch.abandon()
+                raise
+    finally:
+        if holder is me:
+            devicelock.hand_over(owner, me, None)
+    raise AssertionError("unreachable: the second attempt returns or raises")
+
+
+def attach(engine: EngineConfig, *, model: ModelConfig | None = None) -> RunningServer:
+    """Use a server that runs already; it is never stopped.
+
+    Raises:
+        UsageError: no URL.
+        EngineError: it does not answer ``/health`` with 200, or serves another model than ``model.served_name``.
+    """
+    if not engine.url:
+        raise UsageError(
+            "an engine of kind 'attach' needs its url: [engine] url = \"http://host:port\", or --kvoffload-url"
+        )
+    import requests
+
+    url = engine.url.rstrip("/")
+    shown = mask_text(url)
+    metrics_urls = engine.metrics_urls or (f"{url}/metrics",)
+    with local_session(trust_environment=True) as session:
+        try:
+            status = session.get(f"{url}/health", timeout=10).status_code
+        except requests.RequestException as error:
+            raise EngineError(
+                f"no server answers at {shown}: {type(error).__name__}; is it up, and is the URL right?"
+            ) from None
+        if status != 200:
+            raise EngineError(f"the server at {shown} is not healthy: /health answers {status}")
+        read = read_back(url, metrics_urls, session)
+    wanted = model.served_name if model else None
+    if wanted and read.models and wanted not in read.models:
+        raise EngineError(f"the server at {shown} serves {', '.join(read.models)}, not {wanted!r}")
+    info = ServerInfo(
+        url=url,
+        metrics_urls=tuple(metrics_urls),
+        engine_kind="attach",
+        model=wanted or (read.models[0] if read.models else ""),
+        vllm_version=read.vllm_version,
+        max_model_len=read.max_model_len,
+        block_size_tokens=read.block_size_tokens,
+        num_gpu_blocks=read.num_gpu_blocks,
+        kv_transfer_config=mask_value(read.kv_transfer_config),
+        resets=read.developer_mode,
+    )
+    return RunningServer(info, None)
+
+
+class _Launch:
+    """One attempt to boot."""
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        engine: EngineConfig,
+        connector: ConnectorConfig,
+        run_dir: Path,
+        engine_id: str,
+        port: int,
+        owner: Process,
+        say: Callable[[str], None],
+    ) -> None:
+        self.plan, self.engine, self.connector, self.owner, self.say = plan, engine, connector, owner, say
+        self.engine_id = engine_id
+        self.url = f"http://{plan.host}:{port}"
+        self.command = plan.command(port)
+        stem = f"server-{connector.name}-{uuid.uuid4().hex[:6]}"
+        self.log = (run_dir / f"{stem}.log").absolute()
+        self.status = self.log.with_suffix(".status.json")
+        self.began = time.monotonic()
+        self.waiting_for = "the process to start"
+        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.supervision: Supervision | None = None
+
+    @property
+    def guard_process(self) -> Process:
+        assert self.supervision is not None
+        return self.supervision.guard
+
+    def start(self) -> None:
+        """Start the guard, which starts the server."""
+        job = {
+            "owner_pid": self.owner.pid,
+            "owner_start": self.owner.start,
+            "command": self.command,
+            "env": {**os.environ, **self.plan.env},
+            "cwd": str(self.log.parent),
+            "log": str(self.log),
+            "status": str(self.status),
+            "engine_id": self.engine_id,
+            "grace": STOP_GRACE_SECONDS,
+        }
+        shown = " ".join(mask_command(self.command))
+        self.log.write_text(f"# {shown}\n", encoding="utf-8")
+        guard_log = self.log.with_suffix(".guard.log").open("wb")
+        with guard_log:
+            self.supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(guard.__file__))],
+                stdin=subprocess.PIPE,
+                stdout=guard_log,
+                stderr=guard_log,
+                start_new_session=True,
+            )
+        process = Process.of(self.supervisor.pid)
+        self.supervision = Supervision(
+            guard_pid=process.pid,
+            guard_start=process.start,
+            status_path=str(self.status),
+            engine_id=self.engine_id,
+            owner_pid=self.owner.pid,
+            owner_start=self.owner.start,
+        )
+        assert self.supervisor.stdin is not None
+        with self.supervisor.stdin as pipe:
+            pipe.write(json.dumps(job).encode() + b"\n")
+
+    def wait_until_ready(self) -> RunningServer:
+        """Poll until ``/health`` answers 200 and the server has told about itself."""
+        import requests
+
+        deadline = self.began + self.engine.boot_timeout_seconds
+        next_word = self.began + _PROGRESS_SECONDS
+        self.waiting_for = "/health to answer 200"
+        with local_session() as session:
+            while True:
+                self._raise_if_dead()
+                try:
+                    answer = session.get(f"{self.url}/health", timeout=2)
+                    if answer.status_code == 200:
+                        break
+                    self.waiting_for = f"/health to answer 200 (it answers {answer.status_code})"
+                except requests.ConnectionError:
+                    self.waiting_for = f"anything to listen at {self.url}"
+                except requests.RequestException as error:
+                    self.waiting_for = f"/health to answer ({type(error).__name__})"
+                now = time.monotonic()
+                if now >= deadline:
+                    raise self._timed_out()
+                if now >= next_word:
+                    next_word = now + _PROGRESS_SECONDS
+                    self.say(f"{self.connector.name}: {now - self.began:.0f} s, {mask_text(last_line(self.log))}")
+                time.sleep(_POLL_SECONDS)
+            ready = time.monotonic()
+            read = read_back(self.url, (f"{self.url}/metrics",), session)
+        self._raise_if_dead()
+        self.say(f"{self.connector.name}: ready after {ready - self.began:.0f} s")
+        return RunningServer(self._info(read, ready - self.began), self.supervision, on_stopped=self._reap)
+
+    def abandon(self) -> None:
+        """End whatever was started; used when the boot failed or was interrupted."""
+        if self.supervision is not None:
+            self.supervision.end(grace_seconds=5.0, wait=self._reap)
+
+    def _reap(self) -> None:
+        if self.supervisor is not None:
+            try:
+                self.supervisor.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self.supervisor.kill()
+                self.supervisor.wait()
+
+    def _raise_if_dead(self) -> None:
+        assert self.supervision is not None
+        assert self.supervisor is not None
+        if self.supervision.status().get("exit_code") is None and self.supervisor.poll() is None:
+            return
+        self._reap_soon()
+        code = self.supervision.status().get("exit_code")
+        cause, remedy = explain(self.log, exit_code=code)
+        if not cause:
+            words = tail(self.log.with_suffix(".guard.log"), 1)
+            cause = words or f"{describe_exit(code)}, and its log names no cause"
+        raise BootError(cause=mask_text(cause), remedy=remedy, **self._evidence())
+
+    def _reap_soon(self) -> None:
+        """Give the guard a moment to end the rest, so that the log is complete."""
+        assert self.supervisor is not None
+        try:
+            self.supervisor.wait(timeout=4)
+        except subprocess.TimeoutExpired:
+            return
+
+    def _timed_out(self) -> ReadinessTimeoutError:
+        cause = (
+            f"not ready after {self.engine.boot_timeout_seconds:.0f} s, and still alive; it was waiting for "
+            f"{self.waiting_for}"
+        )
+        remedy = "read the log's last lines; raise [engine] boot_timeout_seconds if the machine is only slow"
+        return ReadinessTimeoutError(cause=cause, remedy=remedy, **self._evidence())
+
+    def _evidence(self) -> dict[str, str]:
+        return {
+            "command": " ".join(mask_command(self.command)),
+            "log_path": str(self.log),
+            "tail": mask_text(tail(self.log, 15)),
+        }
+
+    def _info(self, read: ReadBack, seconds: float) -> ServerInfo:
+        asked = self.plan.parts.kv_transfer_config
+        found = [*self.plan.parts.notes, *differences(asked, read)]
+        blocks = self.engine.num_gpu_blocks
+        if blocks is not None and read.num_gpu_blocks not in (None, blocks):
+            found.append(f"num_gpu_blocks: {blocks} was asked for, but the server has {read.num_gpu_blocks}")
+        length = self.engine.max_model_len
+        if length is not None and read.max_model_len not in (None, length):
+            found.append(f"max_model_len: {length} was asked for, but the server has {read.max_model_len}")
+        server_pid = self.supervision.status().get("server_pid") if self.supervision else None
+        return ServerInfo(
+            url=self.url,
+            metrics_urls=(f"{self.url}/metrics",),
+            engine_kind=self.engine.kind,
+            model=self.plan.served_name,
+            vllm_version=read.vllm_version or self.plan.interpreter.vllm_version,
+            max_model_len=read.max_model_len,
+            block_size_tokens=read.block_size_tokens,
+            num_gpu_blocks=read.num_gpu_blocks,
+            kv_transfer_config=mask_value(read.kv_transfer_config),
+            differences=tuple(found),
+            resets=read.developer_mode,
+            command=mask_command(self.command),
+            environment=mask_environment(self.plan.env),
+            log_path=str(self.log),
+            pid=server_pid if isinstance(server_pid, int) else None,
+            boot_seconds=seconds,
+        )
