@@ -231,7 +231,7 @@ def _arm(state: PluginState, engine: EngineConfig, model: ModelConfig, connector
         if "" in urls:
             from pytest_kvoffload.fixtures_session import skip_unless_it_runs
 
-            skip_unless_it_runs(url, connector, engine)
+            skip_unless_it_runs(url, connector, engine, model)
         engine = dataclasses.replace(engine, kind="attach", url=url, metrics_urls=state.options.metrics_urls)
     return Arm(engine=engine, model=model, connector=connector)
 

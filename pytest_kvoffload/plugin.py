@@ -116,7 +116,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         return
     from pytest_kvoffload.output.summary import write_pytest_summary
 
-    write_pytest_summary(terminalreporter, state.session)
+    measurements, unreadable = state.session.measurements()
+    write_pytest_summary(terminalreporter, measurements, run_dir=state.run_dir, unreadable=unreadable)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

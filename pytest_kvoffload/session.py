@@ -15,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+from typing import Protocol as TypingProtocol
 
-from pytest_kvoffload.errors import EngineError
+from pytest_kvoffload.errors import EngineError, UsageError
 from pytest_kvoffload.records import (
     ConnectorConfig,
     EngineConfig,
@@ -34,18 +36,19 @@ from pytest_kvoffload.records import (
 
 if TYPE_CHECKING:
     from pytest_kvoffload.engine import RunningServer
+    from pytest_kvoffload.probe import Progress as PhaseProgress
 
 __all__ = ["Arm", "Progress", "RunSession", "SilentProgress"]
 
 
-class Progress(Protocol):
+class Progress(TypingProtocol):
     """Where a run says what it is doing while something takes long."""
 
     def line(self, text: str) -> None:
         """Say what is going on (a boot, an installation); called about once a second."""
 
-    def phase(self, phase: str, done: int, total: int, hit_rate: float | None, ttft_p50_seconds: float | None) -> None:
-        """Say how far a phase is; called about twice a second."""
+    def phase(self, progress: PhaseProgress) -> None:
+        """Say how far a phase has come; called about twice a second."""
 
     def clear(self) -> None:
         """What was long is over."""
@@ -57,7 +60,7 @@ class SilentProgress:
     def line(self, text: str) -> None:
         """Say nothing."""
 
-    def phase(self, phase: str, done: int, total: int, hit_rate: float | None, ttft_p50_seconds: float | None) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         """Say nothing."""
 
     def clear(self) -> None:
@@ -141,11 +144,11 @@ class RunSession:
                 return known
             del self._own[key]
         if arm.engine.kind == "attach":
-            self._own[key] = engine_room.attach(arm.engine, connector=arm.connector)
+            self._own[key] = engine_room.attach(arm.engine, model=arm.model)
             return self._own[key]
         record = self._server_dir(key) / "server.json"
         if record.exists():
-            server = engine_room.adopt(record.read_bytes())
+            server = engine_room.RunningServer.adopt(json.loads(record.read_bytes()))
             if server.alive():
                 self._own[key] = server
                 return server
@@ -168,7 +171,7 @@ class RunSession:
             raise
         finally:
             self.progress.clear()
-        _write(record, server.to_record())
+        _write(record, json.dumps(server.to_record()).encode())
         self._own[key] = server
         return server
 
@@ -176,12 +179,20 @@ class RunSession:
         """Return the measurement of a workload on an arm; it is taken once in a run.
 
         Raises:
-            EngineError: the server did not boot, or died.
+            EngineError: the server did not boot, or died; what was measured until then has been written down.
+            WorkloadError: the workload proves nothing on this server.
             MeasurementInterrupted: Ctrl-C; what was measured until then has been written down.
         """
         from pytest_kvoffload import probe
 
         path = self.run_dir / "measurements" / f"{arm.key}-{_digest(workload)}.json"
+
+        def restart() -> RunningServer:
+            if arm.engine.kind == "attach":
+                raise UsageError("mode 'restart' cannot restart an attached server: boot it with kind 'cpu' or 'local'")
+            self._stop_all()
+            return self.server(arm)
+
         with self.exclusive():
             if path.exists():
                 measurement = measurement_from_json(path.read_bytes())
@@ -195,20 +206,28 @@ class RunSession:
                     connector=arm.connector,
                     workload=workload,
                     progress=self.progress.phase,
-                    artefacts_dir=self._server_dir(arm.key),
+                    restart=restart,
+                    request_timeout_seconds=arm.engine.request_timeout_seconds,
                 )
-            except probe.MeasurementInterrupted as interrupt:
-                if interrupt.partial is not None:
-                    self._write_measurement(path, interrupt.partial)
+            except (probe.MeasurementInterrupted, probe.MeasurementDiedError) as end:
+                self._write_measurement(path, end.partial)
                 raise
             finally:
                 self.progress.clear()
             return self._write_measurement(path, measurement)
 
-    def measurements(self) -> list[Measurement]:
-        """Return what has been measured in this run, by any of its processes, in the order of time."""
-        paths = (self.run_dir / "measurements").glob("*.json")
-        return sorted((measurement_from_json(p.read_bytes()) for p in paths), key=lambda m: m.started_at)
+    def measurements(self) -> tuple[list[Measurement], list[str]]:
+        """Return what has been measured in this run, by any of its processes, in the order of time.
+
+        The second list says of each file that could not be read why.
+        """
+        found, problems = [], []
+        for path in sorted((self.run_dir / "measurements").glob("*.json")):
+            try:
+                found.append(measurement_from_json(path.read_bytes()))
+            except (OSError, ValueError) as error:
+                problems.append(f"{path}: {error}")
+        return sorted(found, key=lambda m: m.started_at), problems
 
     def close(self) -> None:
         """Stop every server of the run (the owner), or let go of them (a worker). Safe to repeat."""
@@ -224,7 +243,7 @@ class RunSession:
             server.stop()
         self._own.clear()
         for record in (self.run_dir / "servers").glob("*/server.json"):
-            engine_room.adopt(record.read_bytes()).stop()
+            engine_room.RunningServer.adopt(json.loads(record.read_bytes())).stop()
             record.unlink(missing_ok=True)
 
     def _server_dir(self, key: str) -> Path:
@@ -243,6 +262,8 @@ class RunSession:
 
     def _write_measurement(self, path: Path, measurement: Measurement) -> Measurement:
         artefacts: Mapping[str, str] = {**measurement.artefacts, "measurement": str(path)}
+        if measurement.server.log_path:
+            artefacts = {**artefacts, "server log": measurement.server.log_path}
         measurement = dataclasses.replace(measurement, artefacts=artefacts)
         _write(path, to_json(measurement, indent=1))
         return measurement

@@ -1,0 +1,97 @@
+"""The one table of a run, for a terminal of any width; drawn by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_kvoffload.output.rows import PhaseRow, QuantileCell, format_bytes, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+NARROW = 100
+"""Below this many columns the intervals and the p95 go, so that nothing wraps."""
+
+
+def print_rows(rows: Sequence[PhaseRow], console: Console) -> None:
+    """Print the table and the footnotes that its marks need."""
+    console.print(build_table(rows, width=console.width))
+    for note in footnotes(rows):
+        console.print(note, highlight=False, markup=False)
+
+
+def build_table(rows: Iterable[PhaseRow], *, width: int) -> Table:
+    """Return the table; one row a phase, arms told apart by a rule."""
+    from rich import box
+    from rich.table import Table
+
+    rows = list(rows)
+    wide = width >= NARROW
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
+    for title in ("arm", "phase"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("n", justify="right", no_wrap=True)
+    for title in ("device hits", "tier hits"):
+        table.add_column(title, justify="right", no_wrap=wide)
+    shown = [cell.q for cell in rows[0].ttft if wide or cell.q != 0.95] if rows else []
+    for q in shown:
+        table.add_column(f"TTFT p{q * 100:g}", justify="right", no_wrap=True)
+    for title in ("stored", "loaded"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("same output", justify="right", no_wrap=wide)
+    for i, row in enumerate(rows):
+        last_of_arm = i + 1 < len(rows) and rows[i + 1].arm != row.arm
+        table.add_row(
+            row.arm,
+            row.phase if row.complete else f"{row.phase} (interrupted)",
+            f"{row.n}" if not row.failed else f"{row.n} ({row.failed} failed)",
+            format_rate(row.device_rate),
+            _tier_hits(row),
+            *(_quantile(cell, interval=wide) for cell in row.ttft if cell.q in shown),
+            format_bytes(row.store_bytes),
+            format_bytes(row.load_bytes),
+            _same(row),
+            end_section=last_of_arm,
+            style="red" if row.failed else None,
+        )
+    return table
+
+
+def footnotes(rows: Iterable[PhaseRow]) -> list[str]:
+    """Explain the marks that the table carries."""
+    rows = list(rows)
+    notes = []
+    if any(not cell.enough and cell.seconds is not None for row in rows for cell in row.ttft):
+        notes.append("* too few requests for this quantile: the slowest request instead")
+    if any(cell.low is not None or cell.high is not None for row in rows for cell in row.ttft):
+        notes.append("[a, b] 95 % interval by order statistics, no distribution assumed")
+    if any(row.external_rate is None for row in rows):
+        notes.append("- not known: the server does not expose it")
+    return notes
+
+
+def _tier_hits(row: PhaseRow) -> str:
+    text = format_rate(row.external_rate)
+    told = ", ".join(f"{tier} {rate:.2f}" for tier, rate in row.tier_rates.items())
+    return f"{text} ({told})" if len(row.tier_rates) > 1 else text
+
+
+def _quantile(cell: QuantileCell, *, interval: bool) -> str:
+    if cell.seconds is None:
+        return "-"
+    if not cell.enough:
+        return f"{format_seconds(cell.seconds)}*"
+    if not interval or cell.low is None or cell.high is None:
+        return format_seconds(cell.seconds)
+    factor, unit = (1000, "ms") if cell.high < 0.9995 else (1, "s")
+    low, mid, high = (f"{value * factor:.3g}" for value in (cell.low, cell.seconds, cell.high))
+    return f"{mid} [{low}, {high}] {unit}"
+
+
+def _same(row: PhaseRow) -> str:
+    if row.same_output is None:
+        return ""
+    equal, compared = row.same_output
+    return f"{equal}/{compared}"
