@@ -59,7 +59,7 @@ def main() -> int:
     if not found:
         print("no vllm and no lmcache there", file=sys.stderr)
         return 2
-    text = json.dumps(data, indent=1, sort_keys=True) + "\n"
+    text = rendered(data)
     if args.write:
         DATA_FILE.write_text(text)
     else:
@@ -86,6 +86,15 @@ def merge(data: dict[str, Any], package: str, version: str, declared: Declared) 
             entry["variants"].append({**facts, "versions": [version]})
             entry["variants"].sort(key=lambda variant: _version_key(variant["versions"][0]))
     data["metrics"] = {name: entry for name, entry in data["metrics"].items() if entry["variants"]}
+
+
+def rendered(data: dict[str, Any]) -> str:
+    """Return the data as JSON with one metric a line, so that a difference between versions reads as one."""
+    lines = [
+        f"  {json.dumps(name)}: {json.dumps(entry, sort_keys=True)}" for name, entry in sorted(data["metrics"].items())
+    ]
+    metrics = ",\n".join(lines)
+    return f'{{\n "versions": {json.dumps(data["versions"], sort_keys=True)},\n "metrics": {{\n{metrics}\n }}\n}}\n'
 
 
 def read_package(package: Path) -> Declared:

@@ -34,7 +34,8 @@ class _Lines:
     """Iterates over lines and remembers where it is, because the parser does not say."""
 
     def __init__(self, text: str, tick: Callable[[], None]):
-        self._lines, self._tick = text.split("\n"), tick
+        # Not splitlines(): it would split inside label values that hold other line separators.
+        self._lines, self._tick = text.removesuffix("\n").split("\n"), tick
         self.number = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -154,10 +155,9 @@ def _check_last_family(metric: Metric) -> None:
         if part == "_bucket" and float(sample.labels.get("le", "nan")) != math.inf:
             part = ""
         ends.setdefault(key, set()).add(part)
-    for parts in ends.values():
-        missing = [p for p in ("_bucket", "_count") if p not in parts]
-        if missing:
-            what = "its +Inf bucket" if missing[0] == "_bucket" else "its _count"
+    parts = list(ends.values())[-1] if ends else {"_bucket", "_count"}
+    for part, what in (("_bucket", "its +Inf bucket"), ("_count", "its _count")):
+        if part not in parts:
             raise ExpositionError(f"truncated: the exposition ends inside histogram {metric.name}, before {what}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_kvoffload.metrics import query
+from pytest_kvoffload.metrics.prefill import PrefillCost, prefill_cost
 from pytest_kvoffload.metrics.readings import HistogramReading, Reading, counter, gauge, histogram
 from pytest_kvoffload.records import Delta
 
@@ -90,6 +91,7 @@ class Meters:
     ttft: HistogramReading
     prefill: HistogramReading
     queue: HistogramReading
+    prefill_cost: PrefillCost | None
     running_requests: Reading
     waiting_requests: Reading
     device_cache_usage: Reading
@@ -167,6 +169,7 @@ def read_meters(delta: Delta, *, vllm_version: str | None, prompt_tokens: int | 
         ttft=observed(TTFT),
         prefill=observed("vllm:request_prefill_time_seconds"),
         queue=observed("vllm:request_queue_time_seconds"),
+        prefill_cost=prefill_cost(delta),
         running_requests=gauge(delta, "vllm:num_requests_running", vllm_version),
         waiting_requests=gauge(delta, "vllm:num_requests_waiting", vllm_version),
         device_cache_usage=gauge(delta, "vllm:kv_cache_usage_perc", vllm_version),
