@@ -6,6 +6,7 @@ Run as a script (standard library only, no imports of the package). Its first li
 ``owner_pid``/``owner_start``  the process whose death ends the server (start time in clock ticks, to notice a reused
     pid); ``command``, ``env``, ``log``, ``cwd``  what to run and where its output goes; ``status``  a file that
     receives ``{"guard_pid", "server_pid", "exit_code"}``; ``engine_id``  names the server's files in /dev/shm;
+    ``scratch``  a folder for its sockets and temporary files, removed at the end;
     ``grace``  seconds between SIGTERM and SIGKILL.
 
 It is the server's parent and a "child subreaper", so that processes that detach themselves from the server are still
@@ -19,6 +20,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +123,7 @@ class Guard:
         """Start the server, watch, end it, clean up; return the server's exit code."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if not self.owner_alive():
+            shutil.rmtree(self.job["scratch"], ignore_errors=True)
             return 1
         with Path(self.job["log"]).open("ab") as log:
             self.server = subprocess.Popen(
@@ -139,6 +142,7 @@ class Guard:
         self.end(grace)
         code = self.server.returncode
         remove_shared_memory(self.job["engine_id"])
+        shutil.rmtree(self.job["scratch"], ignore_errors=True)
         self.write_status(code)
         return 0
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -66,8 +68,7 @@ def boot(
         )
     run_dir.mkdir(parents=True, exist_ok=True)
     wait_seconds = devicelock.lock_wait_seconds()
-    cpu_platform = engine.kind == "cpu" or plan.interpreter.cpu_platform
-    keys = devicelock.device_keys(cpu_platform=cpu_platform, env={**os.environ, **plan.env})
+    keys = devicelock.device_keys(cpu_platform=plan.cpu_platform, env={**os.environ, **plan.env})
     me = this_process()
     devicelock.claim(keys, owner=owner, holder=me, progress=say, wait_seconds=wait_seconds)
     holder = me
@@ -160,6 +161,8 @@ class _Launch:
         stem = f"server-{connector.name}-{uuid.uuid4().hex[:6]}"
         self.log = (run_dir / f"{stem}.log").absolute()
         self.status = self.log.with_suffix(".status.json")
+        # A short path: a Unix socket's name may not exceed about a hundred characters.
+        self.scratch = tempfile.mkdtemp(prefix="kvo-")
         self.began = time.monotonic()
         self.waiting_for = "the process to start"
         self.supervisor: subprocess.Popen[bytes] | None = None
@@ -176,8 +179,9 @@ class _Launch:
             "owner_pid": self.owner.pid,
             "owner_start": self.owner.start,
             "command": self.command,
-            "env": {**os.environ, **self.plan.env},
+            "env": {**os.environ, **self.plan.env, **self._scratch_environment()},
             "cwd": str(self.log.parent),
+            "scratch": self.scratch,
             "log": str(self.log),
             "status": str(self.status),
             "engine_id": self.engine_id,
@@ -206,6 +210,13 @@ class _Launch:
         assert self.supervisor.stdin is not None
         with self.supervisor.stdin as pipe:
             pipe.write(json.dumps(job).encode() + b"\n")
+
+    def _scratch_environment(self) -> dict[str, str]:
+        """vLLM leaves its sockets behind wherever they are; so they get a folder that the guard removes."""
+        env = {"VLLM_RPC_BASE_PATH": self.scratch}
+        if self.plan.cpu_platform:  # elsewhere the compilation caches under TMPDIR are worth keeping
+            env["TMPDIR"] = self.scratch
+        return env
 
     def wait_until_ready(self) -> RunningServer:
         """Poll until ``/health`` answers 200 and the server has told about itself."""
@@ -243,6 +254,7 @@ class _Launch:
         """End whatever was started; used when the boot failed or was interrupted."""
         if self.supervision is not None:
             self.supervision.end(grace_seconds=5.0, wait=self._reap)
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _reap(self) -> None:
         if self.supervisor is not None:

@@ -32,6 +32,7 @@ class LaunchPlan:
     parts: LaunchParts
     host: str
     fixed_port: int | None
+    cpu_platform: bool
 
     def command(self, port: int) -> tuple[str, ...]:
         """The command line with this port. The user's arguments come last: for vLLM the last one wins."""
@@ -97,6 +98,7 @@ def make_plan(
         parts=parts,
         host="127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host,
         fixed_port=_fixed_port(words),
+        cpu_platform=cpu_platform,
     )
 
 

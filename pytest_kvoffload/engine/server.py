@@ -54,7 +54,12 @@ class Supervision:
 
     def server_alive(self) -> bool:
         """Whether the server still runs."""
-        return self.guard.alive() and self.status().get("exit_code") is None
+        status = self.status()
+        if status.get("exit_code") is not None or not self.guard.alive():
+            return False
+        # A server that died just now is a zombie until the guard, its parent, has collected it.
+        pid = status.get("server_pid")
+        return not isinstance(pid, int) or Process.of(pid).alive()
 
     def end(self, *, grace_seconds: float = STOP_GRACE_SECONDS, wait: Callable[[], object] | None = None) -> None:
         """Ask the guard to end the server and wait until both are gone; kill both when that takes too long.
