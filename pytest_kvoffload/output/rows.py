@@ -91,16 +91,16 @@ def format_seconds(seconds: float | None) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
-def format_bytes(count: float | None) -> str:
-    """Binary units with one decimal: ``23.0 MiB``."""
+def format_bytes(count: float | None, *, decimals: int = 1) -> str:
+    """Binary units: ``23.0 MiB``."""
     if count is None:
         return "-"
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{value:.{decimals}f} {unit}"
         value /= 1024
-    return f"{value:.1f} TiB"
+    return f"{value:.{decimals}f} TiB"
 
 
 def format_rate(rate: float | None) -> str:

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-NARROW = 100
-"""Below this many columns the intervals and the p95 go, so that nothing wraps."""
+NARROW = 140
+"""Below this many columns the intervals, the p95 and the long headings go, so that nothing is cut."""
 
 
 def print_rows(rows: Sequence[PhaseRow], console: Console) -> None:
     """Print the table and the footnotes that its marks need."""
     console.print(build_table(rows, width=console.width))
-    for note in footnotes(rows):
+    for note in footnotes(rows, width=console.width):
         console.print(note, highlight=False, markup=False)
 
 
@@ -29,18 +29,21 @@ def build_table(rows: Iterable[PhaseRow], *, width: int) -> Table:
 
     rows = list(rows)
     wide = width >= NARROW
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1),
+        collapse_padding=not wide,
+        header_style="bold",
+    )
+    shown = [cell.q for cell in rows[0].ttft if wide or cell.q != 0.95] if rows else []
+    hits, moved = (("device hits", "tier hits"), ("stored", "loaded")) if wide else (("dev", "tier"), ("store", "load"))
+    quantiles = [f"TTFT p{q * 100:g}" if wide else f"p{q * 100:g}" for q in shown]
     for title in ("arm", "phase"):
         table.add_column(title, no_wrap=True)
-    table.add_column("n", justify="right", no_wrap=True)
-    for title in ("device hits", "tier hits"):
-        table.add_column(title, justify="right", no_wrap=wide)
-    shown = [cell.q for cell in rows[0].ttft if wide or cell.q != 0.95] if rows else []
-    for q in shown:
-        table.add_column(f"TTFT p{q * 100:g}", justify="right", no_wrap=True)
-    for title in ("stored", "loaded"):
+    for title in ("n", *hits, *quantiles, *moved, "same output" if wide else "same"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("same output", justify="right", no_wrap=wide)
     for i, row in enumerate(rows):
         last_of_arm = i + 1 < len(rows) and rows[i + 1].arm != row.arm
         table.add_row(
@@ -50,8 +53,8 @@ def build_table(rows: Iterable[PhaseRow], *, width: int) -> Table:
             format_rate(row.device_rate),
             _tier_hits(row),
             *(_quantile(cell, interval=wide) for cell in row.ttft if cell.q in shown),
-            format_bytes(row.store_bytes),
-            format_bytes(row.load_bytes),
+            format_bytes(row.store_bytes, decimals=int(wide)),
+            format_bytes(row.load_bytes, decimals=int(wide)),
             _same(row),
             end_section=last_of_arm,
             style="red" if row.failed else None,
@@ -59,16 +62,18 @@ def build_table(rows: Iterable[PhaseRow], *, width: int) -> Table:
     return table
 
 
-def footnotes(rows: Iterable[PhaseRow]) -> list[str]:
+def footnotes(rows: Iterable[PhaseRow], *, width: int) -> list[str]:
     """Explain the marks that the table carries."""
     rows = list(rows)
     notes = []
+    if width < NARROW:
+        notes.append("p50, p99: TTFT; dev, tier: hits of device and tier over prompt tokens")
     if any(not cell.enough and cell.seconds is not None for row in rows for cell in row.ttft):
         notes.append("* too few requests for this quantile: the slowest request instead")
-    if any(cell.low is not None or cell.high is not None for row in rows for cell in row.ttft):
+    if width >= NARROW and any(cell.low is not None for row in rows for cell in row.ttft):
         notes.append("[a, b] 95 % interval by order statistics, no distribution assumed")
-    if any(row.external_rate is None for row in rows):
-        notes.append("- not known: the server does not expose it")
+    if any(value is None for row in rows for value in (row.external_rate, row.store_bytes)):
+        notes.append("- the server does not expose it")
     return notes
 
 
