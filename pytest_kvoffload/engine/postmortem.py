@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pytest_kvoffload.catalog.failures import Failure, FailureKind, FailureMatch, compiled, load_failures
+from pytest_kvoffload.engine.masking import MASK, is_secret_name, mask_text
 from pytest_kvoffload.engine.postmortem_log import LogLine, ParsedLog, Traceback, parse_log
 
 UNKNOWN = "unknown"
@@ -22,11 +23,8 @@ _CONSEQUENCE = re.compile(
     r"engine core exited unexpectedly|BrokenPipeError|died unexpectedly"
 )
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
-_SECRET = re.compile(
-    r"""(?P<key>['"]?(?:[a-z_-]*(?:secret|access)_?key[a-z_]*|[a-z_]*session_token|[a-z_]*api_key|hf_token|password)"""
-    r"""['"]?\s*[:=]\s*['"]?)(?P<value>[^'",\s}\])]+)""",
-    re.IGNORECASE,
-)
+# "key": "value", key=value, --flag value: whether the name is that of a secret is decided by masking.py.
+_PAIR = re.compile(r"""(?P<name>[A-Za-z_][\w.-]*)(?P<between>['"]?\s*[:=]\s*['"]?|\s+)(?P<value>[^'",\s}\])]+)""")
 _MAX_LINES = 20
 _TRACEBACK_TAIL = 7
 
@@ -191,8 +189,10 @@ def _first_error_block(log: ParsedLog) -> tuple[LogLine, ...]:
     for traceback in log.tracebacks:
         if traceback.exception.level in _QUIET_LEVELS or _CONSEQUENCE.search(traceback.exception.text):
             continue
-        first = log.lines[max(0, traceback.lines[0].number - 1)]
-        if first.level in {"ERROR", "CRITICAL"} and first.process == traceback.lines[0].process:
+        opening = traceback.lines[0]
+        before = (line for line in reversed(log.lines[: opening.number]) if line.process == opening.process)
+        first = next(before, None)
+        if first is not None and first.level in {"ERROR", "CRITICAL"}:
             return (first, *_tail(traceback))
         return _tail(traceback)
     for line in log.lines:
@@ -263,7 +263,16 @@ def _nothing_found(log: ParsedLog, exit_code: int | None) -> Diagnosis:
 
 
 def _mask(text: str) -> str:
-    return _SECRET.sub(lambda found: f"{found['key']}***", text)
+    return mask_text(_PAIR.sub(_masked_pair, text))
+
+
+def _masked_pair(found: re.Match[str]) -> str:
+    if not is_secret_name(found["name"]):
+        return found[0]
+    # Without ":" or "=" it is a secret only as a flag's value: prose may speak of an access key.
+    if found["between"].isspace() and found.string[max(0, found.start() - 2) : found.start()] != "--":
+        return found[0]
+    return f"{found['name']}{found['between']}{MASK}"
 
 
 def _show(lines: Iterable[LogLine]) -> tuple[str, ...]:
