@@ -330,6 +330,21 @@ class Measurement:
         return tuple(phase.name for phase in self.phases)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceSnapshot:
+    """What a server holds of its host at one moment: for soaks, and for what is left after a stop."""
+
+    taken_at_seconds: float
+    memory_bytes: int
+    """Proportional set size of all its processes (shared pages counted once)."""
+    shm_bytes: int
+    """Size of the files in ``shm_files``."""
+    shm_files: tuple[str, ...] = ()
+    """vLLM's files in /dev/shm."""
+    processes: tuple[str, ...] = ()
+    """Its live processes: pid, start time and name."""
+
+
 def to_json(record: object, *, indent: int = 0) -> bytes:
     """Encode any record of this module; NaN and infinities become ``null``."""
     import msgspec

@@ -9,6 +9,7 @@ from pytest_kvoffload.probe.measure import (
     Server,
     measure,
 )
+from pytest_kvoffload.probe.resources import snapshot_resources
 
 __all__ = [
     "MeasurementDiedError",
@@ -18,4 +19,5 @@ __all__ = [
     "RestartCallback",
     "Server",
     "measure",
+    "snapshot_resources",
 ]

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from pytest_kvoffload.metrics.delta import delta
 from pytest_kvoffload.metrics.query import total
 from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.probe.cache import settle
 from pytest_kvoffload.records import ConnectorConfig, RequestSpec, ServerInfo, WorkloadConfig
+from pytest_kvoffload.workload.chunks import chunk_tokens, extra_config
 from pytest_kvoffload.workload.client import Drive, Target
-from pytest_kvoffload.workload.plan import DEFAULT_BLOCK_TOKENS, PlannedPhase
+from pytest_kvoffload.workload.plan import PlannedPhase
 from pytest_kvoffload.workload.tokens import TokenPool
 
 _CLEARED_BY_RESET = {"OffloadingConnector", "SimpleCPUOffloadConnector"}
-
-
-def extra_config(info: ServerInfo) -> Mapping[str, Any]:
-    """Return the connector's extra configuration as the server has it; empty when it does not tell."""
-    extra = (info.kv_transfer_config or {}).get("kv_connector_extra_config")
-    return extra if isinstance(extra, Mapping) else {}
-
-
-def chunk_tokens(info: ServerInfo) -> int:
-    """Return the tokens of one offload chunk: only full chunks are stored, and hits are multiples of it."""
-    block = info.block_size_tokens or DEFAULT_BLOCK_TOKENS
-    extra = extra_config(info)
-    if isinstance(extra.get("blocks_per_chunk"), int):
-        return block * int(extra["blocks_per_chunk"])
-    if isinstance(extra.get("block_size"), int):
-        return int(extra["block_size"])
-    return block
 
 
 def reset_clears_tier(info: ServerInfo, connector: ConnectorConfig) -> bool:
