@@ -5,5 +5,14 @@ them; :func:`quantile` and :func:`smallest_n` need neither.
 """
 
 from pytest_kvoffload.stats.quantiles import QuantileInterval, quantile, quantile_interval, smallest_n
+from pytest_kvoffload.stats.tail import TailDecision, TailResult, tail_regression
 
-__all__ = ["QuantileInterval", "quantile", "quantile_interval", "smallest_n"]
+__all__ = [
+    "QuantileInterval",
+    "TailDecision",
+    "TailResult",
+    "quantile",
+    "quantile_interval",
+    "smallest_n",
+    "tail_regression",
+]

@@ -1,0 +1,321 @@
+"""Is the candidate's latency tail worse than the reference's by more than a margin? The gate's front door.
+
+The question is asked of a quantile (p99) of two samples, with an answer of three values. How it is decided:
+
+1. *Estimate.* The log ratio of the tails around the quantile, from the order statistics of each arm
+   (:func:`~pytest_kvoffload.stats._estimators.rank_window`): for p99 the slowest 4 %, four times what lies beyond the
+   quantile. p99 alone would rest on three values of 300. Where the slow requests form a mode apart (misses of a
+   cache) and both arms have about as many, that mode is the tail set. Either choice looks at both arms alike.
+2. *Variance.* From request to request by the influence function, on differences of pairs when the same requests were
+   replayed, plus what drift, blocks and boots add (:mod:`~pytest_kvoffload.stats._slow`). No distribution is assumed
+   of the latencies; Student's t with as many degrees of freedom as the tail set has values less one, mixed by
+   Satterthwaite, stands for the few values of a small tail set.
+3. *Two looks at the tail.* The same test on the narrower tail set right at the quantile (the slowest 2 % for p99)
+   counts as well: it must at least lean towards "worse" before the wide one counts, and it may decide alone. So a
+   change below the quantile does not pass for a change of it, and a change above it is seen. The error is split
+   between the two, 85 to 15 (weighted Bonferroni).
+4. *No p below what the data can carry*: with m informative units a sign-flip test has no p under 2**-m, so neither
+   has this one.
+
+The error rates are measured, not claimed: docs/gate-error-rates.md has the table and benchmarks/gate_simulation.py
+makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from pytest_kvoffload.stats._checks import exact, positive_list, probability, require
+from pytest_kvoffload.stats.quantiles import smallest_n
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.stats._estimators import Estimate, FloatArray
+    from pytest_kvoffload.stats._slow import SlowNoise
+
+TailDecision: TypeAlias = Literal["worse", "not_worse", "inconclusive"]
+Labels: TypeAlias = Sequence[Hashable]
+
+_WIDE_SHARE = 0.85
+"""Share of the error that the wide tail set may spend; the narrow one has the rest."""
+_LEAN = 50.0
+"""The wide set counts at level a only where the narrow one has p <= 50 a: at 1 %, where its own estimate exceeds the
+margin at all."""
+_WIDE, _NARROW = 4.0, 2.0
+"""Widths of the two tail sets in multiples of what lies beyond the quantile."""
+_WIDEST = 0.045
+"""Neither set reaches further below the quantile than this share of the requests: p50 is asked about the middle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailResult:
+    """What :func:`tail_regression` found. Ratios are candidate over reference: above 1 is slower."""
+
+    decision: TailDecision
+    """``worse``: by more than the margin, at level ``alpha``. ``not_worse``: the upper bound of the ratio lies below
+    the margin. ``inconclusive``: neither can be said; ``explanation`` says why and how many requests would do."""
+    p_value: float
+    """One-sided, of "worse by no more than the margin"."""
+    ratio: float
+    """Estimated ratio of the tails around the quantile."""
+    ratio_low: float
+    """Lower bound of the two-sided interval; 0.0 when n cannot carry one."""
+    ratio_high: float
+    """Upper bound of the two-sided interval; infinite when n cannot carry one."""
+    n: int
+    """Requests per arm (the smaller arm when unpaired)."""
+    quantile: float
+    margin: float
+    alpha: float
+    confidence: float
+    """Of the interval."""
+    reference_quantile: float
+    """Sample quantile of the reference, seconds."""
+    candidate_quantile: float
+    """Sample quantile of the candidate, seconds."""
+    tail_n: int
+    """Values per arm that the ratio rests on."""
+    slow_sd: float
+    """Standard deviation of the log ratio from drift, blocks and boots; in percent, for small values."""
+    needed_n: int | None
+    """When inconclusive: requests per arm that would be enough if the estimate stays, ``None`` when no number would."""
+    method: str
+    explanation: str
+
+
+def tail_regression(
+    reference: Iterable[float],
+    candidate: Iterable[float],
+    *,
+    quantile: float = 0.99,
+    margin: float = 0.10,
+    alpha: float = 0.01,
+    paired: bool = True,
+    blocks: Labels | tuple[Labels, Labels] | None = None,
+    boots: Labels | tuple[Labels, Labels] | None = None,
+    confidence: float = 0.95,
+) -> TailResult:
+    """Decide whether the candidate's tail is slower than the reference's by more than the margin.
+
+    Args:
+        reference: latencies in seconds, above zero, in request order. Failed requests have no latency: an arm that
+            has some is not comparable, and NaN is refused here.
+        candidate: the same of the candidate; with ``paired``, element i is the same request replayed.
+        quantile: which tail, such as 0.99.
+        margin: how much slower is still accepted: 0.10 is 10 %.
+        alpha: error rate of "worse", one-sided, when the candidate's tail is slower by the margin or less.
+        paired: whether element i of both arms is the same request. Arms of unequal length cannot be paired.
+        blocks: label of the interleaved block of each request, or a pair of label sequences, one per arm.
+        boots: label of the server's boot that answered each request, or a pair of label sequences, one per arm. With
+            one boot in an arm its effect cannot be told from the change: a standard deviation of 3 % is assumed then.
+            Without labels, stretches of the request order show boots that alternate, but never that of a single boot.
+        confidence: of the two-sided interval of the ratio, and so of ``not_worse``.
+
+    Returns:
+        The decision with its evidence. ``p_value <= alpha`` and ``decision == "worse"`` are the same statement.
+
+    Raises:
+        ValueError: a latency that is NaN, infinite, zero or negative; no latencies; paired arms or labels of unequal
+            length; an argument out of range. The message names it.
+        MissingExtraError: numpy or scipy is not installed.
+    """
+    probability(quantile, "quantile")
+    probability(alpha, "alpha")
+    probability(confidence, "confidence")
+    if not (math.isfinite(margin) and margin >= 0.0):
+        raise ValueError(f"margin is {margin}: it must be a finite share of at least 0 (0.10 is 10 %)")
+    np = require("numpy", "the tail test")
+    special = require("scipy.special", "the tail test")
+    before, after = _positive(np, reference, "reference"), _positive(np, candidate, "candidate")
+    if paired and len(before) != len(after):
+        raise ValueError(
+            f"reference has {len(before)} requests and candidate has {len(after)}: paired arms must hold the same"
+            " requests in the same order (paired=False compares different requests)"
+        )
+    cuts = [_label_pair(labels, name, before, after) for labels, name in ((blocks, "blocks"), (boots, "boots"))]
+
+    bound = math.log1p(margin)
+    logs = np.log(before), np.log(after)
+    n = min(len(before), len(after))
+    slow = _slow(*logs, paired, cuts)
+    wide, narrow = _estimates(*logs, quantile, paired)
+    p_wide, p_narrow = _p(wide, slow, bound, special), _p(narrow, slow, bound, special)
+    p_by_wide = max(p_wide, p_narrow / _LEAN) / _WIDE_SHARE
+    p_by_narrow = p_narrow / (1.0 - _WIDE_SHARE)
+    p_value = min(1.0, p_by_wide, p_by_narrow)
+    # The ratio that is shown is that of the set that decides.
+    shown = narrow if p_by_narrow <= alpha < p_by_wide else wide
+    low, high = _interval(shown, slow, confidence, special)
+    needed: int | None = None
+    fewest = smallest_n(quantile)
+    if n < fewest:
+        p_value, low, high, needed = 1.0, 0.0, math.inf, fewest
+    decision: TailDecision = "inconclusive"
+    if p_value <= alpha:
+        decision = "worse"
+    elif high < 1.0 + margin and narrow.log_ratio < bound:
+        decision = "not_worse"
+    elif n >= fewest:
+        needed = _needed(shown, slow, bound, n, alpha, confidence, special)
+    result = TailResult(
+        decision=decision,
+        p_value=p_value,
+        ratio=math.exp(shown.log_ratio),
+        ratio_low=low,
+        ratio_high=high,
+        n=n,
+        quantile=quantile,
+        margin=margin,
+        alpha=alpha,
+        confidence=confidence,
+        reference_quantile=_sample_quantile(np, before, quantile),
+        candidate_quantile=_sample_quantile(np, after, quantile),
+        tail_n=shown.tail_n,
+        slow_sd=math.sqrt(slow.variance),
+        needed_n=needed,
+        method=("paired" if paired else "unpaired") + f" tail ratio, {shown.method}",
+        explanation="",
+    )
+    return _explained(result, slow.assumed)
+
+
+def _positive(np: Any, samples: Iterable[float], name: str) -> FloatArray:
+    """Return the latencies as an array; the refusal of a bad one is worded by ``positive_list``."""
+    values = np.asarray([*samples], dtype=np.float64)
+    if values.size == 0 or not bool(np.all(np.isfinite(values) & (values > 0.0))):
+        positive_list(values, name)
+    return cast("FloatArray", values)
+
+
+def _sample_quantile(np: Any, values: FloatArray, q: float) -> float:
+    rank = max(math.ceil(len(values) * exact(q)), 1) - 1
+    return float(np.partition(values, rank)[rank])
+
+
+def _estimates(reference: FloatArray, candidate: FloatArray, q: float, paired: bool) -> tuple[Estimate, Estimate]:
+    """Return the estimates from the wide and from the narrow tail set."""
+    from pytest_kvoffload.stats import _estimators as estimators
+
+    beyond = 1.0 - q
+    wide = estimators.rank_window(reference, candidate, *_reach(q, _WIDE), paired)
+    narrow = estimators.rank_window(reference, candidate, *_reach(q, _NARROW), paired)
+    valley = estimators.find_valley(reference, candidate, max(1.0 - 8.0 * beyond, 0.75), 1.0 - 1.5 * beyond)
+    if valley is not None:
+        mode, alike = estimators.upper_mode(reference, candidate, valley, paired)
+        if not alike:
+            # One arm has more slow requests, not (only) slower ones: how far that moves the quantile shows at the
+            # quantile alone.
+            wide = narrow
+        elif mode is not None:
+            wide = mode
+    return wide, narrow
+
+
+def _reach(q: float, width: float) -> tuple[float, float]:
+    """Return the quantiles between which a tail set lies: up to the maximum, or around a quantile of the middle."""
+    reach = _WIDEST * width / _WIDE
+    low = max(1.0 - width * (1.0 - q), q - reach, 0.0)
+    return low, 1.0 if q + _WIDEST >= 1.0 else q + reach
+
+
+def _slow(
+    reference: FloatArray, candidate: FloatArray, paired: bool, cuts: list[tuple[Labels, Labels] | None]
+) -> SlowNoise:
+    from pytest_kvoffload.stats import _slow as slow
+
+    known = [cut for cut in cuts if cut is not None]
+    if paired:
+        noise = slow.slow_noise(candidate - reference, [list(zip(*cut, strict=True)) for cut in known])
+    else:
+        noise = slow.add(
+            slow.slow_noise(reference, [cut[0] for cut in known]),
+            slow.slow_noise(candidate, [cut[1] for cut in known]),
+        )
+    boots = cuts[1]
+    if boots is not None:
+        single = sum(map(slow.single_boot, boots))
+        if single:
+            noise = slow.add(noise, slow.assumed_boot(single))
+    return noise
+
+
+def _label_pair(
+    labels: Labels | tuple[Labels, Labels] | None, name: str, reference: FloatArray, candidate: FloatArray
+) -> tuple[Labels, Labels] | None:
+    if labels is None:
+        return None
+    listed = [*labels]
+    if len(listed) == 2 and all(isinstance(item, Sequence) and not isinstance(item, str) for item in listed):
+        pair = cast("tuple[Labels, Labels]", (listed[0], listed[1]))
+    else:
+        pair = (listed, listed)
+    for arm, own, samples in (("reference", pair[0], reference), ("candidate", pair[1], candidate)):
+        if len(own) != len(samples):
+            raise ValueError(
+                f"{name} has {len(own)} labels for the {len(samples)} requests of {arm}: one each is needed"
+            )
+    return pair
+
+
+def _spread(estimate: Estimate, slow: SlowNoise) -> tuple[float, float]:
+    """Return the standard error of an estimate and its degrees of freedom (Satterthwaite 1946)."""
+    inner = max(estimate.tail_n - 1, 1)
+    variance = estimate.variance + slow.variance
+    share = estimate.variance**2 / inner + slow.variance**2 / slow.degrees
+    return math.sqrt(variance), min(variance**2 / share, 1e9) if share > 0.0 else float(inner)
+
+
+def _p(estimate: Estimate, slow: SlowNoise, bound: float, special: Any) -> float:
+    error, degrees = _spread(estimate, slow)
+    floor = 0.5 ** min(estimate.informative, 1000)
+    if not error > 0.0:
+        # No scatter at all: a clock so coarse that every pair agrees. What remains is the count of pairs.
+        return floor if estimate.log_ratio > bound + 1e-12 else 1.0
+    return max(float(special.stdtr(degrees, (bound - estimate.log_ratio) / error)), floor)
+
+
+def _interval(estimate: Estimate, slow: SlowNoise, confidence: float, special: Any) -> tuple[float, float]:
+    error, degrees = _spread(estimate, slow)
+    half = -float(special.stdtrit(degrees, (1.0 - confidence) / 2.0)) * error if error > 0.0 else 0.0
+    return math.exp(estimate.log_ratio - half), math.exp(estimate.log_ratio + half)
+
+
+def _needed(
+    estimate: Estimate, slow: SlowNoise, bound: float, n: int, alpha: float, confidence: float, special: Any
+) -> int | None:
+    """Return the n at which the present estimate would decide: the error shrinks with n, slow noise does not."""
+    distance = abs(estimate.log_ratio - bound)
+    level = alpha * _WIDE_SHARE if estimate.log_ratio > bound else (1.0 - confidence) / 2.0
+    room = (distance / float(special.stdtrit(max(estimate.tail_n - 1, 1), level))) ** 2 - slow.variance
+    if not room > 0.0:
+        return None
+    needed = max(math.ceil(n * estimate.variance / room), n + 1)
+    return needed if needed <= 1000 * n else None
+
+
+def _explained(result: TailResult, assumed_boot: bool) -> TailResult:
+    from dataclasses import replace
+
+    name = f"p{result.quantile * 100:g}"
+    seen = (
+        f"{name} {result.reference_quantile:.4g} s -> {result.candidate_quantile:.4g} s; tail ratio {result.ratio:.3f}"
+        f" ({result.ratio_low:.3f} to {result.ratio_high:.3f} at {result.confidence:.0%}),"
+        f" margin {result.margin:.0%}, n = {result.n}"
+    )
+    if result.decision == "worse":
+        text = f"{seen}: slower by more than the margin (p = {result.p_value:.2g} <= {result.alpha:g})"
+    elif result.decision == "not_worse":
+        text = f"{seen}: the upper bound lies below the margin"
+    elif math.isinf(result.ratio_high):
+        text = f"{seen}: {result.n} requests per arm cannot carry a {name}; at least {result.needed_n} are needed"
+    else:
+        text = f"{seen}: neither worse (p = {result.p_value:.2g} > {result.alpha:g}) nor below the margin"
+        if result.needed_n is not None:
+            text += f"; about {result.needed_n} requests per arm would tell, if the ratio stays"
+        else:
+            text += "; more requests would not tell, the ratio is too close to the margin or boots and drift too large"
+    if assumed_boot:
+        text += "; an arm has one boot, whose own effect is assumed to be 3 %: several boots per arm would measure it"
+    return replace(result, explanation=text)
