@@ -39,13 +39,16 @@ def run_dir_of(state: PluginState) -> Path:
 
 def make_session(state: PluginState) -> RunSession:
     """Make the run's session. In a worker the servers belong to the controller, and end with it."""
-    config = state.pytest_config
+    from pytest_kvoffload.boot_checks import before_boot
+
+    config, options = state.pytest_config, state.options
     if not state.is_worker:
-        _prepare_artifacts(state.options.artifacts)
+        _prepare_artifacts(options.artifacts)
     return RunSession(
         state.run_dir,
         owner_pid=int(config.workerinput[OWNER_KEY]) if state.is_worker else None,  # type: ignore[attr-defined]
         progress=_TerminalProgress(config) if _wants_progress(state) else None,
+        before_boot=before_boot(insist=options.insist, warn=_warn, lint=options.lint, settings=state.config.lint),
         owns_servers=not state.is_worker,
     )
 

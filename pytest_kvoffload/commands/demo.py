@@ -28,7 +28,7 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="PATH|NAME", help="model to serve (default: a generated test model)")
     parser.add_argument("--size-gib", type=float, default=1.0, metavar="GIB", help="host tier of the native arm (1)")
     parser.add_argument("--sessions", type=int, default=SESSIONS, help=f"distinct prefixes ({SESSIONS})")
-    parser.add_argument("--prefix-tokens", type=int, default=2048, help="length of a shared prefix (2048)")
+    parser.add_argument("--prefix-tokens", type=int, default=4096, help="length of a shared prefix (4096)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the workload (0)")
     parser.add_argument("--output", metavar="DIR", help="where logs and JSON go (default: .kvoffload/demo-TIME)")
     parser.add_argument("--no-progress", action="store_true", help="say nothing while it runs")
@@ -36,12 +36,13 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the control and the native host tier, print one table and one sentence."""
+    from pytest_kvoffload.boot_checks import before_boot
     from pytest_kvoffload.output.progress import CommandProgress
     from pytest_kvoffload.session import RunSession
 
     out = Path(args.output or f".kvoffload/demo-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with CommandProgress(enabled=not args.no_progress) as progress:
-        session = RunSession(out, progress=progress)
+        session = RunSession(out, progress=progress, before_boot=before_boot(warn=_warn))
         try:
             measurements, interrupted = _measure(args, session)
         finally:
@@ -54,6 +55,10 @@ def run(args: argparse.Namespace) -> int:
     path.write_bytes(to_json(document, indent=1))
     print(f"evidence: {path}")
     return code
+
+
+def _warn(text: str) -> None:
+    print(f"kvoffload demo: {text}", file=sys.stderr)
 
 
 def _measure(args: argparse.Namespace, session: RunSession) -> tuple[list[Measurement], bool]:
