@@ -97,6 +97,7 @@ def _verdict(measurements: list[Measurement]) -> tuple[str, ExitCode]:
     control, native = measurements
     try:
         assert_same_output(native)
+        assert_same_output(native, relative_to=control)
         assert_offload_helps(native, control=control)
     except MeterAssertionError as error:
         bad = error.outcome == "violated"
