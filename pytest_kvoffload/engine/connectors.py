@@ -97,7 +97,7 @@ def connector_argv(
             config, added = _with_cpu_spec(config)
             if connector.kind == "raw":  # the other kinds never promised vLLM's own spec
                 notes += added
-            if _extra(config).get("spec_module_path") == SPEC_MODULE:
+            if added or _extra(config).get("spec_module_path") == SPEC_MODULE:
                 env["PYTHONPATH"] = _joined_path(str(inside_dir()), env.get("PYTHONPATH"))
         if engine_id and "kv_connector" in config and "engine_id" not in config:
             config = {**config, "engine_id": engine_id}

@@ -85,7 +85,7 @@ def claim(
         who = f"pid {other['owner'][0]} ({other['command']})"
         if waited >= wait_seconds:
             raise EngineError(
-                f"{_name(keys)} is in use by another run: {who}, for {time.time() - other['since']:.0f} s; waited "
+                f"another run holds {_name(keys)}: {who}, for {time.time() - other['since']:.0f} s; waited "
                 f"{waited:.0f} s. Wait for that run or stop it; {LOCK_ENV}=SECONDS waits longer, {LOCK_ENV}=off does "
                 f"not lock at all (two runs on one device spoil each other's timings)"
             )

@@ -78,8 +78,9 @@ def boot(
             launch = _Launch(plan, engine, connector, run_dir, engine_id, port, owner, say)
             try:
                 launch.start()
-                devicelock.hand_over(owner, holder, launch.guard_process)
-                holder = launch.guard_process
+                if wait_seconds is not None:
+                    devicelock.hand_over(owner, holder, launch.guard_process)
+                    holder = launch.guard_process
                 return launch.wait_until_ready()
             except BootError as error:
                 launch.abandon()
@@ -91,7 +92,7 @@ def boot(
                 launch.abandon()
                 raise
     finally:
-        if holder is me:
+        if wait_seconds is not None and holder is me:
             devicelock.hand_over(owner, me, None)
     raise AssertionError("unreachable: the second attempt returns or raises")
 
