@@ -1,0 +1,43 @@
+r"""A command that ends earlier than it looks.
+
+A missing backslash, a blank after a backslash, or a comment inside a continued command cuts the command off: the flags
+on the following lines are not part of it.
+
+Bad:
+
+```sh serve.sh
+vllm serve m --enable-prefix-caching
+  --kv-offloading-size 8
+```
+
+Good:
+
+```sh serve.sh
+vllm serve m --enable-prefix-caching \
+  --kv-offloading-size 8
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_kvoffload.lint.model import Diagnostic, Document
+from pytest_kvoffload.lint.rule import Rule
+
+RULE = Rule(
+    code="KVO505",
+    name="broken-continuation",
+    severity="error",
+    summary="A missing backslash or a blank after one: the flags that follow are not part of the command",
+    remedy="end every line but the last with a backslash and nothing after it",
+    evidence="POSIX shell, 2.2.1 Escape Character",
+)
+
+
+def check_document(document: Document) -> Iterator[Diagnostic]:
+    """Report the problems that the readers found in the text itself."""
+    for location, text in document.problems:
+        lower = text.lower()
+        if "backslash" in lower or "continu" in lower or "not part of the command" in lower:
+            yield RULE.at(location, text)
