@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -34,7 +36,12 @@ def snapshot(text: str, *, at_seconds: float = 0.0, url: str = URL, content_type
 
 def recorded(name: str, stage: str, *, at_seconds: float = 0.0) -> Snapshot:
     """Return a recorded page of a real server: ``0.32.0-host`` at ``cold``, say."""
-    return snapshot((DATA / name / f"{stage}.prom").read_text(), at_seconds=at_seconds)
+    return replace(_parsed(name, stage), taken_at_seconds=at_seconds)
+
+
+@functools.cache
+def _parsed(name: str, stage: str) -> Snapshot:
+    return snapshot((DATA / name / f"{stage}.prom").read_text())
 
 
 def page(body: bytes | str, *, status: int = 200, content_type: str = "text/plain; version=0.0.4") -> Answer:
