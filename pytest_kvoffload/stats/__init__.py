@@ -1,16 +1,24 @@
 """Pure numbers: quantiles with exact intervals, and tests of one latency tail against another.
 
 No I/O, no configuration. ``numpy`` and ``scipy`` (the extra ``gate``) are imported inside the functions that need
-them; :func:`quantile` and :func:`smallest_n` need neither.
+them; :func:`quantile`, :func:`smallest_n` and :func:`holm` need neither.
 """
 
+from pytest_kvoffload.stats.noise import NoiseFloor, noise_floor
 from pytest_kvoffload.stats.quantiles import QuantileInterval, quantile, quantile_interval, smallest_n
+from pytest_kvoffload.stats.sequential import Look, SequentialGate, holm, holm_adjusted
 from pytest_kvoffload.stats.tail import TailDecision, TailResult, tail_regression
 
 __all__ = [
+    "Look",
+    "NoiseFloor",
     "QuantileInterval",
+    "SequentialGate",
     "TailDecision",
     "TailResult",
+    "holm",
+    "holm_adjusted",
+    "noise_floor",
     "quantile",
     "quantile_interval",
     "smallest_n",

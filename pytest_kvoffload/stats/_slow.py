@@ -80,11 +80,14 @@ def add(first: SlowNoise, second: SlowNoise) -> SlowNoise:
 
 def _larger(found: SlowNoise, stretches: FloatArray) -> SlowNoise:
     count, size = stretches.shape
+    degrees = count - 1
     medians = (stretches[:, (size - 1) // 2] + stretches[:, size // 2]) / 2
     scatter = (stretches[:, (3 * size) // 4] - stretches[:, size // 4]) / 1.349
     inside = float((scatter**2).mean()) * np.pi / 2 / size
-    variance = float(medians.var(ddof=1) - inside) / count
-    return SlowNoise(variance=variance, degrees=count - 1) if variance > found.variance else found
+    # One standard deviation of what chance makes of "inside" is taken off as well: the largest of several cuts is kept,
+    # and where nothing moves it would be chance alone.
+    variance = float(medians.var(ddof=1) - inside * (1.0 + np.sqrt(2.0 / degrees))) / count
+    return SlowNoise(variance=variance, degrees=degrees) if variance > found.variance else found
 
 
 def _larger_of_groups(found: SlowNoise, series: FloatArray, labels: Sequence[Hashable]) -> SlowNoise:
@@ -100,5 +103,7 @@ def _larger_of_groups(found: SlowNoise, series: FloatArray, labels: Sequence[Has
     inside = np.mean([((part[(3 * len(part)) // 4] - part[len(part) // 4]) / 1.349) ** 2 / len(part) for part in parts])
     weights = np.array([len(part) for part in parts]) / len(series)
     # Unequal groups: the mean over requests weights each group's effect by its share.
-    variance = float(medians.var(ddof=1) - inside * np.pi / 2) * float((weights**2).sum())
-    return SlowNoise(variance=variance, degrees=len(parts) - 1) if variance > found.variance else found
+    degrees = len(parts) - 1
+    explained = inside * np.pi / 2 * (1.0 + np.sqrt(2.0 / degrees))
+    variance = float(medians.var(ddof=1) - explained) * float((weights**2).sum())
+    return SlowNoise(variance=variance, degrees=degrees) if variance > found.variance else found
