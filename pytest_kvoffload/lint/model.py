@@ -247,6 +247,8 @@ class Document:
     problems: tuple[tuple[Location, str], ...] = ()
     """Facts about the text itself: a missing backslash, a duplicate YAML key, a blank after a backslash."""
     text: str = ""
+    versions: tuple[tuple[str, Value], ...] = ()
+    """(``vllm`` or ``lmcache``, version) that the text names: requirements, lock files, ``pip install`` lines."""
 
 
 Severity: TypeAlias = Literal["error", "warning", "note"]

@@ -7,9 +7,18 @@ from types import MappingProxyType
 
 from pytest_kvoffload.lint.model import Document, Location, Unresolved
 from pytest_kvoffload.lint.sources.collect import Collector, TooMuch
+from pytest_kvoffload.lint.sources.dockerfile import read_dockerfile
+from pytest_kvoffload.lint.sources.dotenv import read_dotenv
 from pytest_kvoffload.lint.sources.formats import interesting, sniff, trigger
+from pytest_kvoffload.lint.sources.jsonfile import read_json
+from pytest_kvoffload.lint.sources.markdown import read_markdown
+from pytest_kvoffload.lint.sources.notebook import read_notebook
+from pytest_kvoffload.lint.sources.own import read_toml_file
 from pytest_kvoffload.lint.sources.python import read_python
+from pytest_kvoffload.lint.sources.requirements import read_requirements
+from pytest_kvoffload.lint.sources.sbatch import read_sbatch
 from pytest_kvoffload.lint.sources.shell import read_shell
+from pytest_kvoffload.lint.sources.systemd import read_systemd
 from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source, whole
 from pytest_kvoffload.lint.sources.yamlfile import read_yaml_text
 
@@ -29,10 +38,19 @@ def _shell(out: Collector, text: Mapped) -> None:
 READERS: MappingProxyType[str, Reader] = MappingProxyType(
     {
         "shell": _shell,
-        "sbatch": _shell,
+        "sbatch": read_sbatch,
+        "systemd": read_systemd,
+        "dockerfile": read_dockerfile,
         "yaml": read_yaml_text,
         "workflow": read_yaml_text,
+        "lmcache-yaml": read_yaml_text,
+        "json": read_json,
+        "toml": read_toml_file,
+        "dotenv": read_dotenv,
+        "requirements": read_requirements,
         "python": read_python,
+        "notebook": read_notebook,
+        "markdown": read_markdown,
     }
 )
 """Reader by the name that :func:`pytest_kvoffload.lint.sources.formats.sniff` gives."""

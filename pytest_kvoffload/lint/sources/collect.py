@@ -70,6 +70,7 @@ class Collector:
     loose_env: list[EnvVar] = field(default_factory=list)
     unresolved: list[Unresolved] = field(default_factory=list)
     problems: list[tuple[Location, str]] = field(default_factory=list)
+    named_versions: list[tuple[str, Value]] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
     """Outer formats, outermost first, while a language inside another is read."""
     steps: int = 0
@@ -130,6 +131,12 @@ class Collector:
         """Make a value of a command-line word."""
         return self.value(word.value, start=word.start, end=word.end, quoted=word.quoted)
 
+    def add_version(self, package: str, value: Value) -> None:
+        """Note that the text names a version of vLLM or LMCache; later launches of the text are taken to have it."""
+        self.versions = {**self.versions, package: value}
+        if (package, value) not in self.named_versions:
+            self.named_versions.append((package, value))
+
     def add_launch(self, launch: Launch) -> None:
         """Keep a launch once, marked with the formats it is embedded in."""
         if self.embedded and not launch.embedded_in:
@@ -171,6 +178,7 @@ class Collector:
             suppressions=tuple(find_suppressions(self.source)),
             problems=tuple(self.problems),
             text=self.source.text,
+            versions=tuple(self.named_versions),
         )
 
 
@@ -253,7 +261,11 @@ _COMMAND_LIKE = re.compile(
 def prose(text: str) -> bool:
     """Tell a sentence from a command that was commented out: only sentences say what someone wants."""
     stripped = text.lstrip("#/*; \t").strip()
-    return bool(stripped) and not _COMMAND_LIKE.match(stripped) and "kvoffload: ignore" not in stripped
+    return (
+        bool(stripped)
+        and not _COMMAND_LIKE.match(stripped)
+        and not stripped.startswith(("SBATCH", "PBS", "BSUB", "syntax="))
+    )
 
 
 def file_words(out: Collector) -> list[Value]:

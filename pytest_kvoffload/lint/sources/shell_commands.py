@@ -15,11 +15,11 @@ from pytest_kvoffload.lint.sources.argv import (
     find_program,
     launch_from_image,
 )
-from pytest_kvoffload.lint.sources.collect import Word, prose
+from pytest_kvoffload.lint.sources.collect import Collector, Word, prose
 from pytest_kvoffload.lint.sources.containers import container_run, kubectl_run
 from pytest_kvoffload.lint.sources.formats import trigger
 from pytest_kvoffload.lint.sources.shell_state import State, Variable, env_var
-from pytest_kvoffload.lint.sources.text import HOLE, Mapped, join
+from pytest_kvoffload.lint.sources.text import HOLE, Mapped, empty, join
 
 if TYPE_CHECKING:
     from pytest_kvoffload.lint.sources.shell import Script
@@ -182,19 +182,30 @@ def _remember_versions(script: Script, words: list[Word]) -> None:
         match = _PIP.match(word.text)
         if match:
             value = script.out.value(word.value[match.start(2) : match.end(2)])
-            script.out.versions[match.group(1).lower()] = value
+            script.out.add_version(match.group(1).lower(), value)
 
 
 def find_launches(script: Script, node: Any, words: list[Word], state: State) -> None:
     """Find a server start in a command, behind any wrappers."""
-    name = words[0].text.rsplit("/", 1)[-1]
     env: list[EnvVar] = []
     index, state = _skip_wrappers(script, words, state, env)
     words = words[index:]
     if not words:
         return
+    launches_in(script, words, surroundings(script, node, state, tuple(env)), state)
+
+
+def run_words(out: Collector, words: list[Word], around: Surroundings) -> None:
+    """Find launches in words that another format gives (a Python list), with the surroundings it knows."""
+    from pytest_kvoffload.lint.sources.shell import Script
+
+    script = Script(out, empty(words[0].start), around.source)
+    launches_in(script, words, around, State())
+
+
+def launches_in(script: Script, words: list[Word], around: Surroundings, state: State) -> None:
+    """Find a server start in words from which ``env`` and the like have been taken."""
     name = words[0].text.rsplit("/", 1)[-1]
-    around = surroundings(script, node, state, tuple(env))
     if name in _CONTAINER and len(words) > 2:
         sub = [w.text for w in words[1:3]]
         if "run" in sub or "create" in sub:
@@ -255,8 +266,25 @@ def _skip_wrappers(script: Script, words: list[Word], state: State, env: list[En
                 probe += 1
             index = probe
             continue
+        if name == "srun":
+            _srun_exports(script, words[index + 1 :], env)
         break
     return index, state
+
+
+def _srun_exports(script: Script, words: list[Word], env: list[EnvVar]) -> None:
+    """``srun --export=ALL,NAME=value``."""
+    for word in words[:30]:
+        if not word.text.startswith("--export="):
+            continue
+        position = len("--export=")
+        for part in word.text[position:].split(","):
+            match = _ASSIGNMENT.match(part)
+            if match:
+                value = word.value[position + match.end() : position + len(part)]
+                inner = Word(value, value.at, value.end)
+                env.append(env_var(script.out, match.group(1), word.value.offset(position), inner, "srun --export"))
+            position += len(part) + 1
 
 
 def surroundings(script: Script, node: Any, state: State, extra: tuple[EnvVar, ...] = ()) -> Surroundings:
