@@ -69,20 +69,23 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> Diagnosis:
     for kind in ("cause", "fallback"):
         if hit := _first_hit(log, kind):
             return _from_hit(log, hit)
-    block = _first_error_block(log)
+    block = _first_error_traceback(log)
     by_signal = _from_exit_code(log, exit_code)
     if by_signal is not None and (by_signal.known or not block):
         return by_signal
+    if not block and (hit := _first_degraded(log)):
+        return _from_hit(log, hit)
+    block = block or _first_error_lines(log)
     if block:
         shown = next((line.text.strip() for line in block if not line.frame and not _is_opening(line)), block[-1].text)
         return Diagnosis(
             cls=UNKNOWN,
-            cause=f"not a cause that is known here; the first error of the log is: {_mask(shown)}",
+            cause=_mask(f"not a cause that is known here; the first error of the log is: {shown}"),
             remedy="read the lines below and the log around them; they are the first error block of any process",
             lines=_show(block),
             known=False,
         )
-    if hit := _first_degraded(log) or _first_hit(log, "warning"):
+    if hit := _first_hit(log, "warning"):
         return _from_hit(log, hit)
     return _nothing_found(log, exit_code)
 
@@ -184,17 +187,25 @@ def _is_opening(line: LogLine) -> bool:
     return line.text.rstrip().endswith("Traceback (most recent call last):")
 
 
-def _first_error_block(log: ParsedLog) -> tuple[LogLine, ...]:
-    """Return the first traceback or logged error that is not a mere consequence of another process's end."""
+def _first_error_traceback(log: ParsedLog) -> tuple[LogLine, ...]:
+    """Return the end of the first traceback that is not a mere consequence, with the error that announces it."""
+    degraded_lines = {hit.line.number for hit in _hits(log, "degraded")}
     for traceback in log.tracebacks:
+        opening = traceback.lines[0]
         if traceback.exception.level in _QUIET_LEVELS or _CONSEQUENCE.search(traceback.exception.text):
             continue
-        opening = traceback.lines[0]
+        if degraded_lines & {opening.number, opening.number - 1}:
+            continue  # why the tier was given up: the server went on without it
         before = (line for line in reversed(log.lines[: opening.number]) if line.process == opening.process)
         first = next(before, None)
         if first is not None and first.level in {"ERROR", "CRITICAL"}:
             return (first, *_tail(traceback))
         return _tail(traceback)
+    return ()
+
+
+def _first_error_lines(log: ParsedLog) -> tuple[LogLine, ...]:
+    """Return the first lines that one process logged as an error."""
     for line in log.lines:
         if line.level in {"ERROR", "CRITICAL"} and line.text.strip() and not _CONSEQUENCE.search(line.text):
             following = log.lines[line.number + 1 : line.number + _MAX_LINES]
