@@ -20,7 +20,7 @@ _QUIET_LEVELS = frozenset({"DEBUG", "INFO", "WARNING"})
 _CONSEQUENCE = re.compile(
     r"See (?:root cause|stack trace) (?:above|for root cause)|See stack trace \(above\)|EngineDeadError|"
     r"WorkerProc initialization failed|Executor failed|^SystemExit|^KeyboardInterrupt|CancelledError|"
-    r"engine core exited unexpectedly|BrokenPipeError|died unexpectedly"
+    r"engine core exited unexpectedly|BrokenPipeError|died unexpectedly|Worker failed with error"
 )
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 # "key": "value", key=value, --flag value: whether the name is that of a secret is decided by masking.py.
