@@ -153,6 +153,7 @@ class Guard:
         with contextlib.suppress(OSError, AttributeError):
             watched.append(os.pidfd_open(self.job["owner_pid"]))
         while True:
+            self._reap()
             if self.server.poll() is not None:
                 self.write_status(self.server.returncode)
                 return 0.0
@@ -195,13 +196,17 @@ class Guard:
             self.server.wait(timeout=2.0)
 
     def _reap(self) -> None:
-        """Collect adopted orphans; the server itself is collected by its Popen only."""
+        """Collect adopted orphans. The server is left to its Popen, which would otherwise lose the exit code."""
         assert self.server is not None
-        if self.server.poll() is None:
-            return
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while True:
+                peek = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if peek is None:
+                    return
+                if peek.si_pid != self.server.pid:
+                    os.waitpid(peek.si_pid, os.WNOHANG)
+                elif self.server.poll() is None:
+                    return
 
 
 if __name__ == "__main__":

