@@ -38,6 +38,8 @@ _OTEL = {
     "create_up_down_counter": "gauge",
 }
 
+_OTEL_UNITS = {"s": "seconds", "ms": "milliseconds", "By": "bytes", "GB/s": "GB_per_second"}
+
 Declared = dict[str, dict[str, Any]]
 
 
@@ -207,10 +209,14 @@ def _constructed(call: ast.Call, names: dict[str, str]) -> Iterator[tuple[str, d
     if kind is None:
         return
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    name = _string(keywords.get("name") or (call.args[0] if call.args else None), names)
-    if name and name.startswith(PREFIXES):
-        unit = _string(keywords.get("unit"), names)
-        yield _exposed(name, kind, unit), _facts(kind, keywords, names)
+    # LMCache's register_gauge(meter, name, ...) has the name second.
+    given = [keywords.get("name"), *call.args[:2]]
+    name = next((text for node in given if (text := _string(node, names)) and text.startswith(PREFIXES)), None)
+    if name:
+        facts = _facts(kind, keywords, names)
+        if name.startswith("lmcache_mp."):
+            facts["labels"] = ["*"]  # An OpenTelemetry instrument gets its attributes where it is used.
+        yield _exposed(name, kind, _string(keywords.get("unit"), names)), facts
 
 
 def _tabled(key: ast.expr | None, value: ast.expr, names: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -247,15 +253,20 @@ def _kind(func: ast.expr) -> str | None:
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     if name in _OTEL:
         return _OTEL[name]
-    match = re.fullmatch(r"_?(?:create_)?(counter|gauge|histogram|summary)(?:_cls)?", name, re.IGNORECASE)
+    match = re.fullmatch(r"_?(?:create_|register_)?(counter|gauge|histogram|summary)(?:_cls)?", name, re.IGNORECASE)
     return match.group(1).lower() if match else None
 
 
 def _exposed(name: str, kind: str, unit: str | None) -> str:
-    """Return the family name as exposed: counters in ``_total``; OpenTelemetry's dots become underscores."""
+    """Return the family name as exposed: counters in ``_total``, and OpenTelemetry's own rules.
+
+    Its Prometheus exporter (``_mapping.py``) makes dots underscores and appends the unit, abbreviations written out and
+    braces dropped.
+    """
     if name.startswith("lmcache_mp."):
         name = name.replace(".", "_")
-        if unit and re.fullmatch(r"[a-z]+", unit) and not name.endswith(f"_{unit}"):
+        unit = _OTEL_UNITS.get(unit or "", re.sub(r"{.*}", "", unit or ""))
+        if unit and not name.endswith(f"_{unit}"):
             name = f"{name}_{unit}"
     return name if kind != "counter" or name.endswith("_total") else f"{name}_total"
 
