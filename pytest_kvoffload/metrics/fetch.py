@@ -6,6 +6,7 @@ ever. The transfer therefore runs in a thread of its own and the caller waits fo
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import queue
 import threading
@@ -44,6 +45,7 @@ class _Fetch:
         self.timeout_seconds, self.max_bytes = limits
         self.deadline = time.monotonic() + self.timeout_seconds
         self.received_bytes = 0
+        self.response: requests.Response | None = None
         self.outcome: queue.SimpleQueue[Reply | ScrapeError] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"scrape {url}", daemon=True).start()
 
@@ -51,10 +53,19 @@ class _Fetch:
         try:
             outcome = self.outcome.get(timeout=max(0.0, self.deadline - time.monotonic()))
         except queue.Empty:
+            self._abandon()
             raise self._too_slow() from None
         if isinstance(outcome, ScrapeError):
             raise outcome
         return outcome
+
+    def _abandon(self) -> None:
+        """End a body that never ends (urllib3 2.3 and later); elsewhere the thread ends with the server's patience."""
+        shutdown = getattr(self.response.raw, "shutdown", None) if self.response is not None else None
+        if shutdown is not None:
+            # The transfer may be over by now, and its socket closed.
+            with contextlib.suppress(Exception):
+                shutdown()
 
     def _too_slow(self) -> ScrapeError:
         got = f"{self.received_bytes} bytes of a body that never ended" if self.received_bytes else "no complete answer"
@@ -83,6 +94,7 @@ class _Fetch:
                 timeout=self.timeout_seconds,
                 stream=True,
             ) as response:
+                self.response = response
                 return Reply(
                     url=self.url,
                     status=response.status_code,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 
 import pytest
+import urllib3
 from expositions import Answer, cut_off, dribble, flood, page, serving, silent
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +146,18 @@ def test_a_server_that_never_finishes_is_left_at_the_deadline(stop: threading.Ev
         with pytest.raises(ScrapeError, match=r"timed out after 0\.3 s"):
             scrape([f"{base}/metrics"], timeout_seconds=0.3)
         stop.set()
+
+
+@pytest.mark.skipif(not hasattr(urllib3.HTTPResponse, "shutdown"), reason="urllib3 before 2.3 cannot end a read")
+def test_no_thread_is_left_with_a_body_that_never_ends(stop: threading.Event) -> None:
+    with serving({"/metrics": dribble(stop, in_headers=False)}) as base:
+        with pytest.raises(ScrapeError, match="of a body that never ended"):
+            scrape([f"{base}/metrics"], timeout_seconds=0.3)
+        for thread in threading.enumerate():
+            if thread.name == f"scrape {base}/metrics":
+                thread.join(10)
+                assert not thread.is_alive()
+        assert not stop.is_set()
 
 
 def test_a_server_that_never_answers(stop: threading.Event) -> None:
