@@ -52,7 +52,7 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
         context.lmcache_mp or (context.env_set("LMCACHE_CONFIG_FILE") and launch.config("lmcache-yaml") is None)
     ):
         return
-    if not launch.env_complete or context.from_chart:
+    if (not launch.env_complete and not yaml_only) or context.from_chart:
         return
     if path is not None and path.text and path.text.strip().lower() not in {"", "none", "null", "false"}:
         if size is None:

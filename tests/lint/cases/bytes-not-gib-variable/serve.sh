@@ -1,0 +1,3 @@
+BYTES=16
+KV='{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"cpu_bytes_to_use":16}}'
+vllm serve m --kv-transfer-config "$KV"

@@ -1,0 +1,2 @@
+export LMCACHE_FORCE_SKIP_SAVE=False PYTHONHASHSEED=0
+vllm serve m --kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'

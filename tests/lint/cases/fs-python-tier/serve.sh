@@ -1,0 +1,1 @@
+PYTHONHASHSEED=0 vllm serve m --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":8589934592,"secondary_tiers":[{"type":"fs_python","root_dir":"/kv"}]}}'

@@ -1,0 +1,1 @@
+PYTHONHASHSEED=0 vllm serve m --kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both","kv_connector_extra_config":{"lmcache.local_cpu":true,"lmcache.max_local_cpu_size":20,"use_layerwise":true}}'

@@ -1,0 +1,2 @@
+export LMCACHE_MAX_LOCAL_CPU_SIZE=21474836480
+PYTHONHASHSEED=0 vllm serve m --kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'

@@ -1,0 +1,1 @@
+vllm serve m --kv-transfer-config.kv_connector LMCacheConnectorV1

@@ -1,0 +1,3 @@
+PYTHONHASHSEED=0
+export LMCACHE_MAX_LOCAL_CPU_SIZE=20
+vllm serve m --kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'

@@ -1,0 +1,1 @@
+docker run --gpus all --ipc=host vllm/vllm-openai:v0.11.0 --model m --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"num_cpu_blocks":1000}}'

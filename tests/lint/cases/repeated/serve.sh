@@ -1,0 +1,3 @@
+vllm serve m \
+  --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"cpu_bytes_to_use":8589934592}}' \
+  --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'

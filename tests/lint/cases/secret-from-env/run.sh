@@ -1,0 +1,2 @@
+export NIXL_TELEMETRY_ENABLE=y PYTHONHASHSEED=0
+vllm serve m --kv-transfer-config "{\"kv_connector\":\"OffloadingConnector\",\"kv_role\":\"kv_both\",\"kv_connector_extra_config\":{\"spec_name\":\"TieringOffloadingSpec\",\"cpu_bytes_to_use\":8589934592,\"secondary_tiers\":[{\"type\":\"obj\",\"store_config\":{\"bucket\":\"kv\",\"endpoint_override\":\"http://minio:9000\",\"secret_key\":\"$S3_SECRET\"}}]}}"

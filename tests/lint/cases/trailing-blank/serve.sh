@@ -1,0 +1,2 @@
+vllm serve m --max-model-len 8192 \ 
+  --kv-offloading-size 32

@@ -1,0 +1,1 @@
+vllm serve m --kv-offloading-gb 10
