@@ -72,7 +72,7 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from pytest_kvoffload.engine.provision import engines_dir, list_installs
+    from pytest_kvoffload.engine.installs import engines_dir, list_installs
 
     whole, broken = list_installs()
     if not whole and not broken:
@@ -88,7 +88,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _doctor(args: argparse.Namespace) -> int:
     from pytest_kvoffload.catalog.engines import load_engines
-    from pytest_kvoffload.engine.provision import check_engine, checks_for, list_installs
+    from pytest_kvoffload.engine.installs import list_installs
+    from pytest_kvoffload.engine.provision import check_engine, checks_for
 
     whole, broken = list_installs()
     names = [install.name for install in whole] + [path.name for path in broken]
@@ -120,8 +121,8 @@ def _doctor(args: argparse.Namespace) -> int:
 def _remove(args: argparse.Namespace) -> int:
     import shutil
 
+    from pytest_kvoffload.engine.installs import list_installs, remove_install
     from pytest_kvoffload.engine.paths import cache_dir
-    from pytest_kvoffload.engine.provision import list_installs, remove_install
 
     whole, broken = list_installs()
     paths = {path.name: path for path in [*(install.path for install in whole), *broken]}

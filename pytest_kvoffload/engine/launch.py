@@ -1,4 +1,4 @@
-"""Booting a server and attaching to one."""
+"""Booting a server."""
 
 from __future__ import annotations
 
@@ -95,50 +95,6 @@ def boot(
         if wait_seconds is not None and holder is me:
             devicelock.hand_over(owner, me, None)
     raise AssertionError("unreachable: the second attempt returns or raises")
-
-
-def attach(engine: EngineConfig, *, model: ModelConfig | None = None) -> RunningServer:
-    """Use a server that runs already; it is never stopped.
-
-    Raises:
-        UsageError: no URL.
-        EngineError: it does not answer ``/health`` with 200, or serves another model than ``model.served_name``.
-    """
-    if not engine.url:
-        raise UsageError(
-            "an engine of kind 'attach' needs its url: [engine] url = \"http://host:port\", or --kvoffload-url"
-        )
-    import requests
-
-    url = engine.url.rstrip("/")
-    shown = mask_text(url)
-    metrics_urls = engine.metrics_urls or (f"{url}/metrics",)
-    with local_session(trust_environment=True) as session:
-        try:
-            status = session.get(f"{url}/health", timeout=10).status_code
-        except requests.RequestException as error:
-            raise EngineError(
-                f"no server answers at {shown}: {type(error).__name__}; is it up, and is the URL right?"
-            ) from None
-        if status != 200:
-            raise EngineError(f"the server at {shown} is not healthy: /health answers {status}")
-        read = read_back(url, metrics_urls, session)
-    wanted = model.served_name if model else None
-    if wanted and read.models and wanted not in read.models:
-        raise EngineError(f"the server at {shown} serves {', '.join(read.models)}, not {wanted!r}")
-    info = ServerInfo(
-        url=url,
-        metrics_urls=tuple(metrics_urls),
-        engine_kind="attach",
-        model=wanted or (read.models[0] if read.models else ""),
-        vllm_version=read.vllm_version,
-        max_model_len=read.max_model_len,
-        block_size_tokens=read.block_size_tokens,
-        num_gpu_blocks=read.num_gpu_blocks,
-        kv_transfer_config=mask_value(read.kv_transfer_config),
-        resets=read.developer_mode,
-    )
-    return RunningServer(info, None)
 
 
 class _Launch:

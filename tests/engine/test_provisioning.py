@@ -16,7 +16,8 @@ from wheels import make_index
 from pytest_kvoffload.catalog.engines import load_engines
 from pytest_kvoffload.cli import main
 from pytest_kvoffload.engine import pip
-from pytest_kvoffload.engine.provision import engine_name, ensure_engine, list_installs, read_install
+from pytest_kvoffload.engine.installs import engine_name, list_installs, read_install
+from pytest_kvoffload.engine.provision import ensure_engine
 from pytest_kvoffload.errors import ProvisionError, UsageError
 
 
