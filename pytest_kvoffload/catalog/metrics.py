@@ -84,7 +84,7 @@ def why_absent(name: str, version: str | None) -> str:
         if fact.until is not None and fact.since is None:
             return f"{name} is gone from {product} {fact.until} on, and this server is {version}"
         return f"{name} exists from {product} {fact.since} on, and this server is {version}"
-    text = f"{name} is exposed by {fact.condition_text}"
+    text = f"{name} needs {fact.condition_text}"
     if fact.since is not None and version is None:
         text += f", from {product} {fact.since} on"
     return text

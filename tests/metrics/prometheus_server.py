@@ -36,13 +36,30 @@ def need_prometheus() -> str:
     return binary
 
 
-def query(url: str, expression: str) -> list[dict[str, Any]]:
+def query(url: str, expression: str, *, at_seconds: float | None = None) -> list[dict[str, Any]]:
     """Run an instant query."""
-    reply = get(f"{url}/api/v1/query", params={"query": expression}, timeout_seconds=20)
+    params = {"query": expression} if at_seconds is None else {"query": expression, "time": f"{at_seconds:.3f}"}
+    reply = get(f"{url}/api/v1/query", params=params, timeout_seconds=20)
     answer = json.loads(reply.body)
     assert answer["status"] == "success", answer
     found: list[dict[str, Any]] = answer["data"]["result"]
     return found
+
+
+def scraped(url: str, selector: str, *, series: int = 1) -> float:
+    """Wait for a scrape that has so many of these series, and return when it was.
+
+    Asking for that instant later is safe: "now" may fall behind a scrape that failed on a busy machine, after which
+    Prometheus takes the series for gone.
+    """
+    found: list[float] = []
+
+    def seen() -> bool:
+        found[:] = [float(answer["value"][1]) for answer in query(url, f"timestamp({selector})")]
+        return len(found) >= series
+
+    wait_until(url, seen, what=f"a scrape with {series} x {selector}")
+    return max(found)
 
 
 def wait_until(url: str, ready: Callable[[], bool], *, what: str, seconds: float = 60.0) -> None:
@@ -59,7 +76,7 @@ def wait_until(url: str, ready: Callable[[], bool], *, what: str, seconds: float
 
 
 @contextmanager
-def prometheus(target_url: str, folder: Path, *, interval: str = "1s") -> Iterator[str]:
+def prometheus(target_url: str, folder: Path, *, interval: str = "2s") -> Iterator[str]:
     """Run a Prometheus that scrapes ``target_url`` + ``/metrics``; yields its URL."""
     binary = need_prometheus()
     config = folder / "prometheus.yml"
@@ -80,8 +97,10 @@ def prometheus(target_url: str, folder: Path, *, interval: str = "1s") -> Iterat
             stdout=out,
             stderr=subprocess.STDOUT,
         )
+    url = f"http://{address}"
     try:
-        yield f"http://{address}"
+        wait_until(url, lambda: get(f"{url}/-/ready").status == 200, what="readiness")
+        yield url
     except AssertionError as error:
         raise AssertionError(f"{error}\n{log.read_text()[-2000:]}") from error
     finally:

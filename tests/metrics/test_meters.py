@@ -84,7 +84,7 @@ def test_a_server_without_a_connector_has_no_load_meter_rather_than_zero() -> No
     meters = window("0.32.0-off", "cold", "resident")
     assert meters.connector is None
     assert meters.load_bytes.value is None
-    assert "is exposed by the OffloadingConnector" in meters.load_bytes.reason
+    assert "needs the OffloadingConnector" in meters.load_bytes.reason
     assert meters.lookup_sync[SCHEDULER].histogram is None
     assert rate(meters, "external") == 0
 
@@ -134,8 +134,7 @@ def test_no_metrics_at_all_is_no_rate() -> None:
     meters = of_text("other 1\n", "other 2\n", version=None)
     reason = absent(meters, "device").reason
     assert reason == (
-        "not exposed: vllm:prompt_tokens_by_source_total is exposed by every server that keeps statistics "
-        "(no --disable-log-stats)"
+        "not exposed: vllm:prompt_tokens_by_source_total needs a server that keeps statistics (no --disable-log-stats)"
     )
     assert meters.prefill_cost is None
     assert meters.engines == ()

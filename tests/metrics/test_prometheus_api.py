@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from expositions import DATA, Answer, page, serving
-from prometheus_server import need_prometheus, prometheus, query, wait_until
+from prometheus_server import need_prometheus, prometheus, scraped
 
 from pytest_kvoffload.cli import main
 from pytest_kvoffload.errors import ExitCode, ScrapeError
@@ -29,31 +28,19 @@ def test_a_real_prometheus_gives_the_same_window(tmp_path: Path, capsys: pytest.
         page((DATA / "0.32.0-host" / f"{stage}.prom").read_bytes())(request)
 
     with serving({"/metrics": metrics}) as target, prometheus(target, tmp_path) as url:
-        wait_until(url, lambda: bool(query(url, HITS)), what="the first scrape")
-        start = time.time()
+        start = scraped(url, f'{HITS}{{source="local_compute"}}')
         stage = "restored"
-        restored = f'{HITS}{{source="external_kv_transfer"}} > 15000'
-        wait_until(url, lambda: bool(query(url, restored)), what="a scrape of the second page")
-        code = main(
-            [
-                "meters",
-                "--prometheus",
-                url,
-                "--for",
-                f"{time.time() - start:.2f}s",
-                "--selector",
-                'job="test"',
-                "--json",
-            ]
-        )
+        end = scraped(url, f'({HITS}{{source="external_kv_transfer"}} > 15000)')
+        times = ["--at", f"{end:.3f}", "--for", f"{end - start:.3f}s"]
+        code = main(["meters", "--prometheus", url, *times, "--selector", 'job="test"', "--json"])
         found = json.loads(capsys.readouterr().out)
-        before, after, notes = snapshots_between(url, start_seconds=start, end_seconds=time.time())
+        before, after, notes = snapshots_between(url, start_seconds=start, end_seconds=end)
         with pytest.raises(ScrapeError, match=r'no vllm: series with \{job="other"\}'):
-            snapshots_between(url, start_seconds=start, end_seconds=time.time(), selector='job="other"')
+            snapshots_between(url, start_seconds=start, end_seconds=end, selector='job="other"')
         with pytest.raises(ScrapeError, match="none yet at"):
-            snapshots_between(url, start_seconds=start - 3600, end_seconds=time.time())
+            snapshots_between(url, start_seconds=start - 3600, end_seconds=end)
         with pytest.raises(ScrapeError, match=r"the query failed: .*parse error"):
-            snapshots_between(url, start_seconds=start, end_seconds=time.time(), selector="job=")
+            snapshots_between(url, start_seconds=start, end_seconds=end, selector="job=")
     assert code == ExitCode.OK
     assert found["verdict"]["word"] == "helping"
     assert found["hit_rate"]["host"] == {"rate": 0.96, "hit_tokens": 15360, "prompt_tokens": 16000}

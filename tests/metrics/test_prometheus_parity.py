@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from expositions import page, serving
-from prometheus_server import need_prometheus, prometheus, query, wait_until
+from prometheus_server import need_prometheus, prometheus, query, scraped
 
 from pytest_kvoffload.metrics.exposition import parse_exposition
 from pytest_kvoffload.metrics.quantiles import bucket_quantile
@@ -60,8 +60,8 @@ def test_quantiles_equal_those_of_a_real_prometheus(tmp_path: Path) -> None:
         if sample.name == "generated_bucket":
             buckets.setdefault(sample.labels["id"], []).append((float(sample.labels["le"]), sample.value))
     with serving({"/metrics": page(text)}) as target, prometheus(target, tmp_path) as url:
-        wait_until(url, lambda: len(query(url, "generated_count")) == HISTOGRAMS, what="a complete scrape")
-        theirs = {q: query(url, f"histogram_quantile({q}, generated_bucket)") for q in QUANTILES}
+        at = scraped(url, "generated_count", series=HISTOGRAMS)
+        theirs = {q: query(url, f"histogram_quantile({q}, generated_bucket)", at_seconds=at) for q in QUANTILES}
     compared = 0
     for q, answers in theirs.items():
         found = {answer["metric"]["id"]: float(answer["value"][1]) for answer in answers}
