@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from expositions import URL, snapshot
@@ -87,6 +88,19 @@ def test_a_restarted_server_is_named_and_all_its_counters_start_anew() -> None:
     assert found.restarts == (URL,)
     assert total(found, "hits_total") == 60
     assert found.resets == ()
+
+
+def test_a_restart_of_one_endpoint_leaves_the_counters_of_the_others_alone() -> None:
+    def both(a: tuple[int, int], b: tuple[int, int], at_seconds: float) -> Snapshot:
+        samples: list[Sample] = []
+        for url, (start, value) in (("http://a", a), ("http://b", b)):
+            page = f"process_start_time_seconds {start}\n{COUNTER}hits_total {value}\n"
+            samples += snapshot(page, url=url).samples
+        return replace(snapshot("x 1\n", at_seconds=at_seconds), urls=("http://a", "http://b"), samples=tuple(samples))
+
+    found = delta(both((1, 50), (2, 70), 0), both((1, 55), (9, 80), 10))
+    assert found.restarts == ("http://b",)
+    assert by_label(found, "hits_total", "endpoint") == {"http://a": 5, "http://b": 80}
 
 
 def test_summary_without_its_own_quantiles() -> None:
