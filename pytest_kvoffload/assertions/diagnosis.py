@@ -32,8 +32,8 @@ def why_no_hits(measurement: Measurement, phase: PhaseResult) -> tuple[str, ...]
         found.append("prefix caching is off on this server: remove --no-enable-prefix-caching")
     if not found and external > 0:
         found.append(
-            "the tier does serve this phase: more cannot hit than whole chunks of what was asked before; what is missing "
-            "beyond that was evicted meanwhile, or never stored (offload_prompt_only leaves generated tokens out)"
+            "the tier does serve this phase: more cannot hit than whole chunks of what was asked before; what is "
+            "missing beyond that was evicted meanwhile or never stored (offload_prompt_only leaves generated tokens out)"
         )
     if not found:
         found.append(
@@ -109,8 +109,8 @@ def _room(measurement: Measurement, meters: list[Meters]) -> list[str]:
     found = []
     if refused > 0:
         found.append(
-            f"the tier is too small: it refused {number(refused)} stores (a store is all or nothing; cpu_bytes_to_use is in "
-            f"bytes{'' if size is None else f', here {size}'})"
+            f"the tier is too small: it refused {number(refused)} stores (a store is all or nothing; cpu_bytes_to_use "
+            f"is in bytes{'' if size is None else f', here {size}'})"
         )
     elif stored == 0 and size is not None and str(size).isdigit() and int(size) < 2**20:
         found.append(f"the tier is too small to hold one chunk: cpu_bytes_to_use is {size} bytes")
@@ -121,8 +121,8 @@ def _room(measurement: Measurement, meters: list[Meters]) -> list[str]:
         )
     if stored > 0 and size is not None and str(size).isdigit() and stored > int(size) * 0.98:
         found.append(
-            f"the tier is too small for this working set: {number(stored)} bytes were stored into {size}, so a revisit comes "
-            "after its own eviction"
+            f"the tier is too small for this working set: {number(stored)} bytes were stored into {size}, so a "
+            "revisit comes after its own eviction"
         )
     return found
 

@@ -95,7 +95,8 @@ def assert_load_bandwidth_above(measurement: Measurement, bytes_per_second: floa
         return
     case.fail(
         "violated",
-        f"loads run at {number(speed)} bytes/s ({speed / 1e9:.3g} GB/s), asked for is more than {number(bytes_per_second)}",
+        f"loads run at {number(speed)} bytes/s ({speed / 1e9:.3g} GB/s), asked for is more than "
+        f"{number(bytes_per_second)}",
         rows,
         advice=("larger chunks make larger transfers; check pinning, NUMA placement and what else uses the link",),
     )

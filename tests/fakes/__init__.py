@@ -1,0 +1,1 @@
+"""Small but true stand-ins for servers, importable from every test."""
