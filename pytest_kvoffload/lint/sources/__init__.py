@@ -24,6 +24,9 @@ from pytest_kvoffload.lint.sources.yamlfile import read_yaml_text
 
 __all__ = ["MAX_CHARACTERS", "READERS", "Reader", "interesting", "read"]
 
+INTERNAL = "the file could not be read, which is a fault of kvoffload"
+"""Begins the note about an unforeseen fault; tests look for it."""
+
 Reader = Callable[[Collector, Mapped], None]
 """Reads a text (a whole file, or one inside another) into the collector."""
 
@@ -86,4 +89,6 @@ def read(path: str, text: str, *, markdown: bool = False, helm: bool = False) ->
             out.add_unresolved(0, "the file is nested too deeply; it was read in part")
         except MemoryError:
             out.add_unresolved(0, "the file needs too much memory; it was read in part")
+        except Exception as failure:  # a fault of a reader must not hide the findings in other files
+            out.add_unresolved(0, f"{INTERNAL}: {type(failure).__name__}: {failure}")
     return out.document()

@@ -26,7 +26,7 @@ from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source
 if TYPE_CHECKING:
     from pytest_kvoffload.lint.sources.argv import Surroundings
 
-MAX_STEPS = 400_000
+MAX_STEPS = 120_000
 MAX_LAUNCHES = 400
 
 _IGNORE = re.compile(r"(?:#|//|<!--)\s*kvoffload:\s*ignore\[([A-Za-z0-9_,\s-]+)\]\s*(.*?)\s*(?:-->)?\s*$")

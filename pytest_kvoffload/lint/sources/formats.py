@@ -40,6 +40,12 @@ _VLLM_KEY = re.compile(
 )
 
 
+_SHELL_LOOK = re.compile(
+    r"(?m)^\s*(?:export\s+\w+=|[A-Z_][A-Z0-9_]*=\S*(?:\s|$)|\$\s+\S|(?:sudo\s+|exec\s+|nohup\s+|srun\s+)?"
+    r"(?:docker|podman|vllm|lmcache|python3?|sglang|kubectl|torchrun|ray|uv|srun|ssh|bash|sh|nohup)\s+\S)"
+)
+
+
 def sniff(path: str, text: str) -> str:
     """Return the reader's name for a file, ``""`` when no reader knows the format."""
     name = path.replace("\\", "/").rsplit("/", 1)[-1].lower()
@@ -81,6 +87,10 @@ def _by_name(name: str, path: str, text: str) -> str | None:
         if name.endswith((".j2", ".jinja", ".jinja2", ".tpl", ".gotmpl")) and not re.search(r"\.ya?ml\.", name):
             return _by_content(text) or "yaml"
         return _yaml_kind(name, path, text)
+    if "." in name.strip(".") and not name.endswith(
+        (".conf", ".tmpl", ".template", ".j2", ".jinja2", ".in", ".run", ".txt")
+    ):
+        return ""
     return None
 
 
@@ -100,7 +110,7 @@ def _by_content(text: str) -> str:
         return "lmcache-yaml"
     if re.search(r"(?m)^\s*(?:import|from)\s+[\w.]+", head) and re.search(r"(?m)^\s*(?:def|class|if __name__)\b", head):
         return "python"
-    return "shell"
+    return "shell" if _SHELL_LOOK.search(head) else ""
 
 
 def _yaml_kind(name: str, path: str, text: str) -> str:

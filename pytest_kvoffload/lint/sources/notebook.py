@@ -11,6 +11,7 @@ from tree_sitter import Language, Parser
 
 from pytest_kvoffload.lint.sources.collect import Collector
 from pytest_kvoffload.lint.sources.formats import trigger
+from pytest_kvoffload.lint.sources.markdown import read_markdown
 from pytest_kvoffload.lint.sources.python import read_python
 from pytest_kvoffload.lint.sources.shell import read_shell
 from pytest_kvoffload.lint.sources.text import HOLE, Mapped, align, join
@@ -26,12 +27,17 @@ def read_notebook(out: Collector, text: Mapped) -> None:
     cells = _member(top, b"cells")
     for cell in cells.named_children if cells is not None and cells.type == "array" else ():
         kind, source = _member(cell, b"cell_type"), _member(cell, b"source")
-        if kind is None or source is None or data[kind.start_byte : kind.end_byte] != b'"code"':
+        named = data[kind.start_byte : kind.end_byte] if kind is not None else b""
+        if source is None or named not in (b'"code"', b'"markdown"') or (named == b'"markdown"' and not out.markdown):
             continue
         parts = source.named_children if source.type == "array" else [source]
         code = join([_string(text, index, part) for part in parts if part.type == "string"], at=None) if parts else None
-        if code is not None and trigger(code.text):
+        if code is None or not trigger(code.text):
+            continue
+        if named == b'"code"':
             _cell(out, code)
+        else:
+            read_markdown(out, code)
 
 
 def _member(node: Any, key: bytes) -> Any:

@@ -175,7 +175,7 @@ class Evaluator:
             return self._binary(node, scope, depth)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self.value(node.operand, scope, depth)
-            if inner.kind == "number":
+            if inner.kind == "number" and not inner.text.text.startswith("-"):
                 return self._made("number", "-" + inner.text.text, node)
             return None
         if isinstance(node, ast.Call):
@@ -493,8 +493,13 @@ def _undouble(raw: Mapped) -> Mapped:
     return join(parts, at=raw.at)
 
 
+_NUMBER = re.compile(r"-?(?:\d+|\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)$")
+
+
 def _operate(left: str, right: str, operator: ast.operator) -> int | float | None:
     if len(left) > 25 or len(right) > 25:
+        return None
+    if not _NUMBER.match(left) or not _NUMBER.match(right):
         return None
     a: int | float = float(left) if "." in left or "e" in left else int(left)
     b: int | float = float(right) if "." in right or "e" in right else int(right)

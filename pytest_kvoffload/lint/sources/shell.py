@@ -14,6 +14,7 @@ from tree_sitter import Language, Parser
 
 from pytest_kvoffload.lint.model import Value
 from pytest_kvoffload.lint.sources.collect import Collector, Word, comments_near, file_words
+from pytest_kvoffload.lint.sources.formats import trigger
 from pytest_kvoffload.lint.sources.shell_commands import run_command
 from pytest_kvoffload.lint.sources.shell_heredoc import file_written, heredoc_of, keep_heredoc
 from pytest_kvoffload.lint.sources.shell_state import State, Variable
@@ -24,6 +25,10 @@ from pytest_kvoffload.lint.sources.tree import char_index
 MAX_PATHS = 8
 MAX_LOOP = 4
 MAX_CALLS = 12
+MAX_REPEATS = 24
+"""How often one function is walked; a launcher called oftener repeats itself."""
+MANY_STEPS = 12_000
+"""Work after which branches are no longer told apart."""
 
 
 class Script:
@@ -35,6 +40,8 @@ class Script:
         self.source = source
         self.depth = depth
         self.calls = 0
+        self.linear = 0
+        self.counts: dict[str, int] = {}
         self.called: set[str] = set()
         self.names: list[str] = []
         """Functions being run, innermost last: their names say what is meant."""
@@ -94,7 +101,8 @@ class Script:
                     following.append(state)
                 else:
                     following.extend(self.statement(node, state))
-            states = _joined(following)
+            # Only a fork can make paths; elsewhere there is nothing to join.
+            states = _joined(following) if len(following) > len(states) else following
         return states
 
     def statement(self, node: Any, state: State) -> list[State]:
@@ -309,12 +317,23 @@ class Script:
         return self.fork(key, branches, state)
 
     def fork(self, key: str, branches: list[list[Any]], state: State) -> list[State]:
-        """Run each branch on a copy; on a path that has answered the same question, only that answer."""
+        """Run each branch on a copy; on a path that has answered the same question, only that answer.
+
+        In helpers that start nothing, and in scripts that have cost much already, all branches are run one after the
+        other on one path instead.
+        """
         key = " ".join(key.split())
         if key in state.decisions and state.decisions[key] < len(branches):
             return self.block(branches[state.decisions[key]], [state])
         if len(branches) > 40:
             branches = branches[:40]
+        if self.linear or self.out.steps > MANY_STEPS:
+            states = [state]
+            for branch in branches:
+                states = self.block(branch, states)
+                for one in states:
+                    one.dead = False
+            return states
         results: list[State] = []
         for number, branch in enumerate(branches):
             path = state.copy()
@@ -358,8 +377,11 @@ class Script:
 
     def call(self, name: str, body: Any, state: State, arguments: tuple[Word, ...] | None) -> None:
         """Run a function's body with its arguments; assignments stay, as in the shell."""
-        if self.calls >= MAX_CALLS:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self.calls >= MAX_CALLS or self.counts[name] > MAX_REPEATS:
             return
+        helper = not self.relevant(name, body, state, set())
+        self.linear += helper
         self.called.add(name)
         self.calls += 1
         self.names.append(name)
@@ -373,6 +395,18 @@ class Script:
         state.positional, state.dead = saved, False
         self.names.pop()
         self.calls -= 1
+        self.linear -= helper
+
+    def relevant(self, name: str, body: Any, state: State, seen: set[str]) -> bool:
+        """Whether a function may start a server: it says a trigger word, runs its arguments, or calls one that does."""
+        seen.add(name)
+        text = self.text_of(body).text
+        if trigger(text) or "$@" in text or "eval" in text:
+            return True
+        for other, (inner, owner) in state.functions.items():
+            if other not in seen and owner is self and other in text and self.relevant(other, inner, state, seen):
+                return True
+        return False
 
     def run_nested(self, node: Any, state: State) -> None:
         """Look for launches inside a substitution."""
@@ -443,6 +477,8 @@ class Script:
 
 def _joined(states: list[State]) -> list[State]:
     """Join paths that cannot be told apart, drop dead ones while others live, keep at most ``MAX_PATHS``."""
+    if len(states) == 1:
+        return states
     alive = [s for s in states if not s.dead]
     if not alive:
         return states[-1:]

@@ -192,7 +192,15 @@ def find_launches(script: Script, node: Any, words: list[Word], state: State) ->
     words = words[index:]
     if not words:
         return
-    launches_in(script, words, surroundings(script, node, state, tuple(env)), state)
+    if _may_launch(words):
+        launches_in(script, words, surroundings(script, node, state, tuple(env)), state)
+
+
+def _may_launch(words: list[Word]) -> bool:
+    """Rule out most commands before anything is gathered for them."""
+    if HOLE in words[0].text or words[0].text.rsplit("/", 1)[-1] in _CONTAINER:
+        return True
+    return trigger("\n".join(w.text for w in words))
 
 
 def run_words(out: Collector, words: list[Word], around: Surroundings) -> None:
