@@ -26,6 +26,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<fun
 # "key": "value", key=value, --flag value: whether the name is that of a secret is decided by masking.py.
 _PAIR = re.compile(r"""(?P<name>[A-Za-z_][\w.-]*)(?P<between>['"]?\s*[:=]\s*['"]?|\s+)(?P<value>[^'",\s}\])]+)""")
 _MAX_LINES = 20
+_MAX_CAUSE = 400
 _TRACEBACK_TAIL = 7
 
 
@@ -80,7 +81,7 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> Diagnosis:
         shown = next((line.text.strip() for line in block if not line.frame and not _is_opening(line)), block[-1].text)
         return Diagnosis(
             cls=UNKNOWN,
-            cause=_mask(f"not a cause that is known here; the first error of the log is: {shown}"),
+            cause=_one_line(f"not a cause that is known here; the first error of the log is: {shown}"),
             remedy="read the lines below and the log around them; they are the first error block of any process",
             lines=_show(block),
             known=False,
@@ -275,6 +276,11 @@ def _nothing_found(log: ParsedLog, exit_code: int | None) -> Diagnosis:
 
 def _mask(text: str) -> str:
     return mask_text(_PAIR.sub(_masked_pair, text))
+
+
+def _one_line(text: str) -> str:
+    masked = _mask(text)
+    return masked if len(masked) <= _MAX_CAUSE else masked[: _MAX_CAUSE - 4] + " ..."
 
 
 def _masked_pair(found: re.Match[str]) -> str:

@@ -19,6 +19,9 @@ _VLLM_HEADER = re.compile(
 _LMCACHE_HEADER = re.compile(
     r"^\[[\d-]+ [\d:,]+\] LMCache (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): ?(?P<text>.*)$"
 )
+_UVICORN_HEADER = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +(?P<text>.*)$")
+# vLLM prints whole configurations in one line; what names a cause stands at the front.
+_MAX_LINE = 4000
 _TRACEBACK = "Traceback (most recent call last):"
 # "pkg.mod.SomeError: text" or a bare "AssertionError": where the frames of a traceback end.
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::|$)")
@@ -87,11 +90,11 @@ class _Stream:
 
 
 def _split(number: int, raw: str) -> LogLine:
-    raw = _ANSI.sub("", raw).rstrip("\r\n")
+    raw = _ANSI.sub("", raw[: 2 * _MAX_LINE]).rstrip("\r\n")[:_MAX_LINE]
     process, rest, level = "", raw, None
     if match := _PROCESS.match(raw):
         process, rest = match["process"], raw[match.end() :]
-    if header := _VLLM_HEADER.match(rest) or _LMCACHE_HEADER.match(rest):
+    if header := _VLLM_HEADER.match(rest) or _LMCACHE_HEADER.match(rest) or _UVICORN_HEADER.match(rest):
         level, rest = header["level"], header["text"]
     return LogLine(number=number, raw=raw, text=rest, process=process, level=level)
 

@@ -186,7 +186,7 @@ def test_an_assertion_names_its_place() -> None:
     ]
     found = diagnose("\n".join(log))
     assert found.cls == "engine-assertion"
-    assert found.cause == "an assertion failed at vllm/v1/core/sched/scheduler.py:42 (schedule): (not said)"
+    assert found.cause == "an assertion without text failed at vllm/v1/core/sched/scheduler.py:42 (schedule)"
 
 
 def test_degraded_mode_that_was_left_again_is_no_failure() -> None:
@@ -202,6 +202,14 @@ def test_degraded_mode_that_was_left_again_is_no_failure() -> None:
 
 def test_a_healthy_log_is_not_degraded() -> None:
     assert degraded("\n".join(WORKER_TRACEBACK)) is None
+
+
+def test_endless_lines_are_cut() -> None:
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: ' + "a: b " * 200_000
+    found = diagnose(log)
+    assert len(found.cause) == 400
+    assert found.cause.endswith(" ...")
+    assert max(len(line) for line in found.lines) == 4000
 
 
 @given(st.text())
