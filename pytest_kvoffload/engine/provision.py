@@ -19,9 +19,18 @@ from typing import Any
 
 from pytest_kvoffload.catalog.engines import Breakage, EngineCatalog, load_engines
 from pytest_kvoffload.engine import selfcheck
-from pytest_kvoffload.engine.installs import COMPLETE, EngineInstall, engine_name, engines_dir, read_install
+from pytest_kvoffload.engine.installs import (
+    COMPLETE,
+    EngineInstall,
+    engine_name,
+    engines_dir,
+    list_installs,
+    read_install,
+)
 from pytest_kvoffload.engine.pip import run_pip
 from pytest_kvoffload.errors import ProvisionError, UsageError, did_you_mean
+
+__all__ = ["Check", "EngineInstall", "check_engine", "checks_for", "engine_name", "ensure_engine", "list_installs"]
 
 _CHECK_TIMEOUT_SECONDS = 300.0
 
@@ -212,7 +221,7 @@ class _Builder:
             )
 
     def _pip(self, requirements: list[str]) -> None:
-        words = ["install", "--no-input", "--progress-bar", "off", *self.index, *requirements]
+        words = ["install", "--no-input", "--no-compile", "--progress-bar", "off", *self.index, *requirements]
         run_pip(self.python, words, progress=self.say, what=self.path.name)
 
     def _check_and_mend(self) -> dict[str, str]:
@@ -230,7 +239,8 @@ class _Builder:
                 progress=lambda line: None,
                 what=self.path.name,
             )
-            line = f"mended: {failed.detail}; uninstalled {', '.join(breakage.uninstall)} ({breakage.why})"
+            seen = failed.detail.partition(" (so ")[0]
+            line = f"mended: {seen}; uninstalled {', '.join(breakage.uninstall)} ({breakage.why})"
             self.mended.append(line)
             self.say(f"{self.path.name}: {line}")
             checks, packages = check_engine(self.python, names)

@@ -51,6 +51,20 @@ CHECKS: dict[str, Callable[[], str]] = {
 }
 
 
+def describe(error: BaseException) -> str:
+    """The root cause first: transformers hides "operator torchvision::nms does not exist" three exceptions deep."""
+    chain: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and step not in chain:
+        chain.append(step)
+        step = step.__cause__ or step.__context__
+    root = chain[-1]
+    text = f"{type(root).__name__}: {' '.join(str(root).split())}"[:300]
+    if root is not error:
+        text += f" (so {type(error).__name__}: {' '.join(str(error).split())})"[:200]
+    return text
+
+
 def run(names: list[str]) -> dict[str, object]:
     """Run the named checks, each to its end whatever the others did."""
     checks = []
@@ -59,8 +73,7 @@ def run(names: list[str]) -> dict[str, object]:
         try:
             ok, detail = True, CHECKS[name]()
         except BaseException as error:  # a broken native library may raise anything
-            text = " ".join(str(error).split())
-            ok, detail = False, f"{type(error).__name__}: {text}"[:400]
+            ok, detail = False, describe(error)
         checks.append({"name": name, "ok": ok, "detail": detail, "seconds": round(time.monotonic() - began, 2)})
     versions = {}
     for package in PACKAGES:

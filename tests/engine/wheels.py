@@ -29,7 +29,10 @@ TRANSFORMERS_BROKEN_BY_TORCHVISION: Mapping[str, str] = {
         "__version__ = '5.0'\n"
         "def __getattr__(name):\n"
         "    if importlib.util.find_spec('torchvision'):\n"
-        "        raise RuntimeError('operator torchvision::nms does not exist')\n"
+        "        try:\n"
+        "            raise RuntimeError('operator torchvision::nms does not exist')\n"
+        "        except RuntimeError as error:\n"
+        "            raise ModuleNotFoundError('Could not import module LlamaForCausalLM') from error\n"
         "    return object\n"
     ),
 }
