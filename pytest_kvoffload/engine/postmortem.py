@@ -22,6 +22,7 @@ _CONSEQUENCE = re.compile(
     r"WorkerProc initialization failed|Executor failed|^SystemExit|^KeyboardInterrupt|CancelledError|"
     r"engine core exited unexpectedly|BrokenPipeError|died unexpectedly|Worker failed with error"
 )
+_ENGINE_GONE = re.compile(r"EngineDeadError|engine core exited unexpectedly")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 # "key": "value", key=value, --flag value: whether the name is that of a secret is decided by masking.py.
 _PAIR = re.compile(r"""(?P<name>[A-Za-z_][\w.-]*)(?P<between>['"]?\s*[:=]\s*['"]?|\s+)(?P<value>[^'",\s}\])]+)""")
@@ -70,6 +71,8 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> Diagnosis:
     for kind in ("cause", "fallback"):
         if hit := _first_hit(log, kind):
             return _from_hit(log, hit)
+    if killed := _killed_engine(log):
+        return killed
     block = _first_error_traceback(log)
     by_signal = _from_exit_code(log, exit_code)
     if by_signal is not None and (by_signal.known or not block):
@@ -212,6 +215,28 @@ def _first_error_lines(log: ParsedLog) -> tuple[LogLine, ...]:
             following = log.lines[line.number + 1 : line.number + _MAX_LINES]
             return (line, *(more for more in following if more.process == line.process and more.level == line.level))
     return ()
+
+
+def _killed_engine(log: ParsedLog) -> Diagnosis | None:
+    """Say that the engine was killed where only the API server has something to say about its end."""
+    shown = [line for line in log.lines if _ENGINE_GONE.search(line.text) and not line.frame]
+    if not shown or any(_spoke(line) for line in log.lines):
+        return None
+    return Diagnosis(
+        cls="host-memory",
+        cause="the engine's process is gone and wrote no error of its own: it was killed, most often by the kernel's "
+        "out-of-memory killer or the container's memory limit",
+        remedy=load_failures().by_class("host-memory").remedy,
+        lines=_show(shown[:5]),
+        known=True,
+    )
+
+
+def _spoke(line: LogLine) -> bool:
+    """Whether the engine or a worker reported an error, or a traceback has no process that owns it."""
+    if line.process.startswith(("EngineCore", "Worker", "VllmWorker")):
+        return line.level in {"ERROR", "CRITICAL"} or _is_opening(line)
+    return not line.process and _is_opening(line) and line.level not in _QUIET_LEVELS
 
 
 def _from_exit_code(log: ParsedLog, exit_code: int | None) -> Diagnosis | None:

@@ -153,6 +153,21 @@ def test_a_process_that_was_killed_is_named() -> None:
     assert found.cause.startswith("EngineCore was killed (SIGKILL)")
 
 
+def test_an_engine_that_vanished_was_killed() -> None:
+    log = [
+        API + "ERROR 11-29 17:15:14 [async_llm.py:700] AsyncLLM output_handler failed.",
+        API + "ERROR 11-29 17:15:14 [async_llm.py:700] Traceback (most recent call last):",
+        API + '  ERROR 11-29 17:15:14 [async_llm.py:700]   File "a.py", line 1, in f',
+        API + "ERROR 11-29 17:15:14 [async_llm.py:700] vllm.v1.engine.exceptions.EngineDeadError: EngineCore "
+        "encountered an issue. See stack trace (above) for the root cause.",
+    ]
+    found = diagnose("\n".join(log), exit_code=1)
+    assert found.cls == "host-memory"
+    assert found.cause.startswith("the engine's process is gone and wrote no error of its own")
+    said = ENGINE + "FlumoxError: x"
+    assert diagnose("\n".join([said, *log]), exit_code=1).cls == "unknown"
+
+
 def test_secrets_are_masked_in_cause_and_lines() -> None:
     log = "\n".join(
         [
