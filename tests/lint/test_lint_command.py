@@ -174,10 +174,7 @@ def test_fix_shows_and_writes(lint: Lint) -> None:
     code, out, err = lint("--fix", "--diff")
     assert code == 1
     assert path.read_text() == before
-    assert (
-        '+PYTHONHASHSEED=0 vllm serve m --kv-transfer-config \'{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}\''
-        in out
-    )
+    assert '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}' in out
     assert "+vllm serve --config serve.yaml m" in out
     assert "would fix 3 findings" in err
     code, out, err = lint("--fix")
@@ -223,9 +220,8 @@ def test_rules_lists_and_shows_pages(capsys: pytest.CaptureFixture[str]) -> None
     assert "KVO601  backend-without-size" in capsys.readouterr().out
     assert main(["rules", "KVO601"]) == 0
     page = capsys.readouterr().out
-    assert page.startswith(
-        "KVO601 backend-without-size\n===========================\n\nA backend that nothing switches on."
-    )
+    head = "KVO601 backend-without-size"
+    assert page.startswith(f"{head}\n{'=' * len(head)}\n\nA backend that nothing switches on.")
     assert "evidence: vLLM config/vllm.py" in page
     assert main(["rules", "backend-without-sise"]) == 2
     assert "did you mean 'backend-without-size'" in capsys.readouterr().err
@@ -235,7 +231,8 @@ def test_help_imports_neither_rules_nor_readers() -> None:
     script = (
         "import sys\nfrom pytest_kvoffload.cli import main\n"
         "try:\n    main(['lint', '--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = [m for m in sys.modules if m.startswith(('pytest_kvoffload.lint.', 'yaml', 'tree_sitter', 'pathspec', 'requests'))]\n"
+        "names = ('pytest_kvoffload.lint.', 'yaml', 'tree_sitter', 'pathspec', 'requests')\n"
+        "heavy = [m for m in sys.modules if m.startswith(names)]\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -79,13 +79,13 @@ def test_large_and_binary_files_are_said() -> None:
 
 def test_symlink_loops_end_and_files_are_read_once() -> None:
     put("a/run.sh")
-    os.symlink("../a", "a/loop")
-    os.symlink("a/run.sh", "again.sh")
+    Path("a/loop").symlink_to("../a")
+    Path("again.sh").symlink_to("a/run.sh")
     assert sorted(names()[0]) == ["again.sh"]
 
 
 def test_a_dangling_link_is_said() -> None:
-    os.symlink("nowhere", "run.sh")
+    Path("run.sh").symlink_to("nowhere")
     yielded, found = names()
     assert yielded == []
     assert found.skipped == [("run.sh", "No such file or directory")]

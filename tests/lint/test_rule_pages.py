@@ -57,9 +57,11 @@ def test_good_blocks_are_clean(code: str) -> None:
 def test_rules_say_what_to_do_and_why(code: str) -> None:
     entry = entries()[code]
     rule = entry.rule
-    assert rule.remedy and not rule.remedy.endswith("."), "remedies are clauses: the renderer ends the sentence"
+    assert rule.remedy
+    assert not rule.remedy.endswith("."), "remedies are clauses: the renderer ends the sentence"
     assert rule.evidence
-    assert rule.summary and not rule.summary.endswith(".")
+    assert rule.summary
+    assert not rule.summary.endswith(".")
     assert len(entry.page.split("\n\n")) >= 3, "a page says what is found and why it matters before its examples"
     assert entry.check or entry.check_document or code == "KVO910"
 
