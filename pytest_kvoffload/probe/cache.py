@@ -23,6 +23,16 @@ RESET_TIMEOUT_SECONDS = 30.0
 POLL_SECONDS = 0.15
 QUIET_POLLS = 3
 """Consecutive polls in which no transfer counter moved."""
+STALE_GAUGE_SECONDS = 5.0
+"""How long a gauge may claim that a transfer is in flight while no counter moves: gauges are written by the engine's
+steps only, so the last one may stand for ever."""
+IN_FLIGHT = (
+    "vllm:kv_offload_cpu_cache_write_usage_perc",
+    "vllm:kv_offload_tiering_active_cascade_jobs",
+    "vllm:kv_offload_tiering_active_promotion_jobs",
+    "vllm:kv_offload_tiering_primary_write_usage_perc",
+    "vllm:simple_kv_offload_pending_store_blocks",
+)
 
 _TRANSFER = re.compile(r"(kv_offload|kvoffload|lmcache|nixl|external_kv).*(byte|store|write|save|load|read|job|chunk)")
 
@@ -32,7 +42,7 @@ def transfer_counters(snapshot: Snapshot) -> _Counters:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for sample in snapshot.samples
-        if sample.kind == "counter" and not sample.name.endswith("_created") and _TRANSFER.search(sample.name)
+        if (sample.kind == "counter" or sample.name.endswith("_total")) and _TRANSFER.search(sample.name)
     }
 
 
@@ -59,14 +69,20 @@ def settle(info: ServerInfo, *, check: Callable[[], None], timeout_seconds: floa
         ServerDiedError: from ``check``.
     """
     deadline = time.monotonic() + timeout_seconds
-    before, quiet = None, 0
+    before: _Counters | None = None
+    quiet, quiet_since = 0, time.monotonic()
     while True:
         check()
         snapshot = scrape(info.metrics_urls)
         counters, running = transfer_counters(snapshot), running_requests(snapshot)
         moved = _moved(before, counters)
-        quiet = quiet + 1 if before is not None and not moved and running == 0 else 0
-        if quiet >= QUIET_POLLS:
+        if before is not None and not moved and running == 0:
+            quiet += 1
+        else:
+            quiet, quiet_since = 0, time.monotonic()
+        in_flight = any(sample.value > 0 for sample in snapshot.samples if sample.name in IN_FLIGHT)
+        patience = STALE_GAUGE_SECONDS if in_flight else 0.0
+        if quiet >= QUIET_POLLS and time.monotonic() - quiet_since >= patience:
             return snapshot
         if time.monotonic() > deadline:
             still = f"{running:g} requests are still running" if running else "still moving: " + ", ".join(moved)

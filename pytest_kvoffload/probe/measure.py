@@ -208,7 +208,7 @@ class _Run:
 
     def _one_phase(self, phase: PlannedPhase) -> None:
         notes = self._prepare(phase)
-        before = settle(self.server.info, check=self.server.check)
+        before = scrape(self.server.info.metrics_urls)
         drive = Drive(phase, self._target(), history=self.transcripts)
         begun = time.monotonic()
         try:
@@ -234,7 +234,9 @@ class _Run:
             self.server = self.restart()
             return ("the server was restarted before this phase",)
         if phase.preparation in {"clear", "reset"} and info.resets:
-            settle(info, check=check)
+            if not self.phases:
+                # Later phases begin where the one before has settled.
+                settle(info, check=check)
             refusals = reset_prefix_cache(
                 info, external=phase.preparation == "clear", check=check, headers=self.headers
             )

@@ -65,6 +65,8 @@ class FakeConfig:
     """Completions never answer."""
     always_running: int = 0
     """Value of the running gauge on top of the truth."""
+    write_in_flight: float = 0.0
+    """Value of the gauge of what transfers pin in the tier."""
     hide_metrics: tuple[str, ...] = ()
     """Prefixes of metrics that are not exposed."""
     die_after: int | None = None
@@ -254,7 +256,7 @@ class FakeVLLM:
         if config.tier_blocks:
             names |= {f"kv_offload_{name}": "" for name in offload}
         for name, label in names.items():
-            lines += [f"# HELP vllm:{name} Fake.", f"# TYPE vllm:{name} counter"]
+            lines += [f"# HELP vllm:{name}_total Fake.", f"# TYPE vllm:{name}_total counter"]
             late = name.startswith("kv_offload")
             found = {tag: value for (key, tag), value in counters.items() if key == name}
             if not found and not late and not label:
@@ -264,6 +266,9 @@ class FakeVLLM:
                 lines.append(f"vllm:{name}_total{{{base}{extra}}} {value}")
         lines += ["# HELP vllm:num_requests_running Fake.", "# TYPE vllm:num_requests_running gauge"]
         lines.append(f"vllm:num_requests_running{{{base}}} {running + config.always_running}")
+        if config.tier_blocks:
+            lines.append("# TYPE vllm:kv_offload_cpu_cache_write_usage_perc gauge")
+            lines.append(f"vllm:kv_offload_cpu_cache_write_usage_perc{{{base}}} {config.write_in_flight}")
         lines += ["# HELP vllm:cache_config_info Fake.", "# TYPE vllm:cache_config_info gauge"]
         lines.append(
             f'vllm:cache_config_info{{block_size="{config.block_size}",num_gpu_blocks="{config.num_gpu_blocks}",'
