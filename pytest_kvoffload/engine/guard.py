@@ -75,14 +75,38 @@ def remove_shared_memory(engine_id: str, directory: str = "/dev/shm") -> list[st
     return removed
 
 
+def mapped_shared_memory(pids: list[int], since: float, directory: str = "/dev/shm") -> set[str]:
+    """Files in ``directory`` that these processes map and that were created after ``since`` (seconds, wall clock)."""
+    found: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                path = line.partition("/")[2]
+                if f"/{path}".startswith(f"{directory}/"):
+                    found.add(f"/{path}")
+    return {path for path in found if (made := _changed_at(path)) is not None and made >= since - 1.0}
+
+
+def _changed_at(path: str) -> float | None:
+    with contextlib.suppress(OSError):
+        return Path(path).stat().st_ctime
+    return None
+
+
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
 def _prctl(option: int, value: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _kill(pid: int, number: int, *, group: bool = False) -> None:
+def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        (os.killpg if group else os.kill)(pid, number)
+        os.kill(pid, number)
 
 
 class Guard:
@@ -91,6 +115,8 @@ class Guard:
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
         self.asked_to_stop = False
+        self.began = time.time()
+        self.shared_memory: set[str] = set()
         self.server: subprocess.Popen[bytes] | None = None
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
@@ -141,8 +167,7 @@ class Guard:
         grace = self.watch()
         self.end(grace)
         code = self.server.returncode
-        remove_shared_memory(self.job["engine_id"])
-        shutil.rmtree(self.job["scratch"], ignore_errors=True)
+        self.remove_leftovers()
         self.write_status(code)
         return 0
 
@@ -169,31 +194,50 @@ class Guard:
     def end(self, grace: float) -> None:
         """SIGTERM, wait, SIGKILL: the server, its process group and every descendant."""
         assert self.server is not None
+        self.shared_memory |= mapped_shared_memory(descendants(os.getpid()), self.began)
         if self.server.returncode is None:
             # Only the server itself: it tells its own children, and a child that is told twice may die badly.
             _kill(self.server.pid, signal.SIGTERM)
             deadline = time.monotonic() + grace
             while self.server.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-        # What the server left behind: two seconds to go by themselves, then no more.
-        deadline = time.monotonic() + (2.0 if self.server.poll() is not None else 0.0)
-        while descendants(os.getpid()) and time.monotonic() < deadline:
-            self._reap()
-            time.sleep(0.05)
-        deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline:
-            if self.server.poll() is None:
-                _kill(self.server.pid, signal.SIGKILL, group=True)
-            left = descendants(os.getpid())
-            for pid in left:
-                _kill(pid, signal.SIGKILL)
-            self.server.poll()
-            self._reap()
-            if not left:
-                break
-            time.sleep(0.05)
+        # What the server left behind: two seconds to go by themselves, then no more. Python's resource trackers come
+        # last: when all others are gone they remove shared memory and semaphores that nobody has removed.
+        grace = 2.0 if self.server.poll() is not None else 0.0
+        self._wait_for_descendants(grace, trackers_too=True)
+        self.shared_memory |= mapped_shared_memory(descendants(os.getpid()), self.began)
+        self._kill_descendants(trackers_too=False)
+        self._wait_for_descendants(2.0, trackers_too=True)
+        self._kill_descendants(trackers_too=True)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.wait(timeout=2.0)
+
+    def _left(self, *, trackers_too: bool) -> list[int]:
+        self._reap()
+        return [pid for pid in descendants(os.getpid()) if trackers_too or not _is_tracker(pid)]
+
+    def _wait_for_descendants(self, seconds: float, *, trackers_too: bool) -> None:
+        deadline = time.monotonic() + seconds
+        while self._left(trackers_too=trackers_too) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _kill_descendants(self, *, trackers_too: bool) -> None:
+        deadline = time.monotonic() + 2.0
+        while (left := self._left(trackers_too=trackers_too)) and time.monotonic() < deadline:
+            for pid in left:
+                _kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def remove_leftovers(self) -> None:
+        """Remove what the server and its processes left in /dev/shm, unless somebody else uses it, and the scratch."""
+        remove_shared_memory(self.job["engine_id"])
+        left = {path for path in self.shared_memory if Path(path).exists()}
+        if left:
+            everybody = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+            for path in left - mapped_shared_memory(everybody, self.began):
+                with contextlib.suppress(OSError):
+                    Path(path).unlink()
+        shutil.rmtree(self.job["scratch"], ignore_errors=True)
 
     def _reap(self) -> None:
         """Collect adopted orphans. The server is left to its Popen, which would otherwise lose the exit code."""

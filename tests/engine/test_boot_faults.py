@@ -138,6 +138,16 @@ def test_a_killed_server_is_reported_as_killed(fake_boot: FakeBoot) -> None:
     assert not regions(server)
 
 
+def test_shared_memory_of_a_killed_servers_children_is_removed(fake_boot: FakeBoot, tmp_path: Path) -> None:
+    server = fake_boot("shared-memory")
+    region = Path("/dev/shm") / (tmp_path / "state").read_text()
+    assert region.exists()
+    assert server.info.pid is not None
+    os.kill(server.info.pid, signal.SIGKILL)
+    server.stop()
+    assert not region.exists()
+
+
 def test_a_stubborn_server_and_its_detached_child_are_killed(
     fake_boot: FakeBoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,3 +296,25 @@ def test_a_server_with_another_owner_outlives_the_process_that_booted_it(tmp_pat
         assert server.alive()
         other.kill()
     assert gone(server)
+
+
+def test_ctrl_c_during_a_boot_leaves_nothing(tmp_path: Path, model_dir: Path) -> None:
+    fakes, run = str(Path(__file__).parent / "fakes"), tmp_path / "run"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, fakes, str(model_dir), str(run), "never-ready"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KVOFFLOAD_DEVICE_LOCK": "off", "TMPDIR": str(tmp_path)},
+    )
+    pid = None
+    while pid is None:
+        assert owner.poll() is None
+        time.sleep(0.05)
+        for status in run.glob("*.status.json"):
+            pid = json.loads(status.read_text())["server_pid"]
+    server = Process.of(pid)
+    assert server.alive()
+    owner.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in owner.communicate(timeout=30)[1]
+    assert not server.alive()
+    assert not list(tmp_path.glob("kvo-*"))

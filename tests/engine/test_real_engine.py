@@ -18,6 +18,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_kvoffload.engine import RunningServer, boot
+from pytest_kvoffload.engine.guard import mapped_shared_memory
 from pytest_kvoffload.engine.processes import Process
 from pytest_kvoffload.errors import BootError, ServerDiedError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
@@ -113,6 +114,8 @@ def test_an_engine_core_that_is_killed_is_reported_and_cleaned_up(native: Runnin
     family = [Process.of(native.info.pid)]
     children = psutil.Process(native.info.pid).children(recursive=True)
     family += [Process.of(child.pid) for child in children]
+    shared = mapped_shared_memory([process.pid for process in family], since=0.0)
+    assert shared, "vLLM's processes share memory; without any there is nothing to clean up here"
     core = next(child for child in children if "EngineCore" in " ".join(child.cmdline()))
     core.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 60
@@ -127,6 +130,7 @@ def test_an_engine_core_that_is_killed_is_reported_and_cleaned_up(native: Runnin
     assert "the engine core is gone and wrote no error of its own (EngineDeadError)" in str(caught.value)
     native.stop()
     assert not any(process.alive() for process in family)
+    assert not [path for path in shared if Path(path).exists()]
 
 
 def test_an_extra_config_that_vllm_refuses_is_named(tmp_path: Path) -> None:
@@ -178,6 +182,7 @@ def test_a_disk_tier_restores_and_nothing_survives_a_killed_owner(tmp_path: Path
         assert list((tmp_path / "disk").rglob("*"))
         family = [Process.of(server.info.pid)]
         family += [Process.of(child.pid) for child in psutil.Process(server.info.pid).children(recursive=True)]
+        shared = mapped_shared_memory([process.pid for process in family], since=0.0)
     finally:
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
@@ -186,3 +191,4 @@ def test_a_disk_tier_restores_and_nothing_survives_a_killed_owner(tmp_path: Path
         time.sleep(0.1)
     assert not any(process.alive() for process in family)
     assert not list(Path("/dev/shm").glob(pattern))
+    assert not [path for path in shared if Path(path).exists()]

@@ -3,7 +3,7 @@
 ``FAKE_VLLM`` is a word: ``serve`` (default), ``never-ready``, ``unhealthy``, ``refuse`` (dies as vLLM does when the
 engine core fails), ``silent-death`` (exit code 3 without a word), ``port-taken`` (once, remembered in
 ``FAKE_VLLM_STATE``), ``stubborn`` (ignores SIGTERM), ``child`` (starts a detached child that ignores SIGTERM),
-``other-config`` (the effective configuration differs from what was asked).
+``shared-memory`` (a child holds some), ``other-config`` (the effective configuration differs from what was asked).
 """
 
 from __future__ import annotations
@@ -65,6 +65,15 @@ def main() -> None:
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
         child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         Path(os.environ["FAKE_VLLM_STATE"]).write_text(str(child.pid))
+    if fault == "shared-memory":
+        # A child with memory of its own, as an engine core has; killed, it cannot remove it itself.
+        code = (
+            "import sys, time; from multiprocessing.shared_memory import SharedMemory; from pathlib import Path\n"
+            "m = SharedMemory(create=True, size=4096); Path(sys.argv[1]).write_text(m.name); time.sleep(600)"
+        )
+        subprocess.Popen([sys.executable, "-c", code, os.environ["FAKE_VLLM_STATE"]])
+        while not Path(os.environ["FAKE_VLLM_STATE"]).exists():
+            time.sleep(0.01)
     engine_id = (args.kv_transfer_config or {}).get("engine_id")
     if engine_id:
         Path(f"/dev/shm/vllm_offload_{engine_id}.mmap").write_bytes(b"region")
