@@ -3,17 +3,20 @@
 The question is asked of a quantile (p99) of two samples, with an answer of three values. How it is decided:
 
 1. *Estimate.* The log ratio of the tails around the quantile, from the order statistics of each arm
-   (:func:`~pytest_kvoffload.stats._estimators.rank_window`): for p99 the slowest 4 %, four times what lies beyond the
-   quantile. p99 alone would rest on three values of 300. Where the slow requests form a mode apart (misses of a
-   cache) and both arms have about as many, that mode is the tail set. Either choice looks at both arms alike.
+   (:func:`~pytest_kvoffload.stats._estimators.rank_window`): for p99 the slowest 2 to 7 %, since p99 alone would rest
+   on three values of 300. Where the slow requests form a mode apart (misses of a cache) and both arms have about as
+   many, that mode is the tail set. Either choice looks at both arms alike.
 2. *Variance.* From request to request by the influence function, on differences of pairs when the same requests were
    replayed, plus what drift, blocks and boots add (:mod:`~pytest_kvoffload.stats._slow`). No distribution is assumed
    of the latencies; Student's t with as many degrees of freedom as the tail set has values less one, mixed by
    Satterthwaite, stands for the few values of a small tail set.
-3. *Two looks at the tail.* The same test on the narrower tail set right at the quantile (the slowest 2 % for p99)
-   counts as well: it must at least lean towards "worse" before the wide one counts, and it may decide alone. So a
-   change below the quantile does not pass for a change of it, and a change above it is seen. The error is split
-   between the two, 85 to 15 (weighted Bonferroni).
+3. *Nested tail sets.* Nobody knows where a change begins, so the slowest 2 %, 3 %, 4 % and 7 % (for p99) are all
+   tested. The 2 %, right at the quantile, must at least lean towards "worse" before a larger set counts, so that a
+   change below the quantile does not pass for a change of it; they may decide alone as well. The 7 % may decide only
+   where the 4 % already have p <= 5 alpha: they are the more precise where all of the tail moved. The smallest
+   weighted p-value counts. The sets overlap, so their p-values move together and the weights (:data:`_WEIGHTS`) add
+   up to more than one; that the level holds is shown by the simulation. Where the tail is a mode apart there are two
+   sets only, the mode and the 2 %, and the weights add up to one.
 4. *No p below what the data can carry*: with m informative units a sign-flip test has no p under 2**-m, so neither
    has this one.
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from pytest_kvoffload.stats._checks import exact, positive_list, probability, require
@@ -38,15 +41,18 @@ if TYPE_CHECKING:
 TailDecision: TypeAlias = Literal["worse", "not_worse", "inconclusive"]
 Labels: TypeAlias = Sequence[Hashable]
 
-_WIDE_SHARE = 0.85
-"""Share of the error that the wide tail set may spend; the narrow one has the rest."""
+_WIDTHS = (2.0, 3.0, 4.0, 7.0)
+"""Widths of the tail sets, in multiples of what lies beyond the quantile; the third is the main one."""
+_WEIGHTS = (0.10, 0.45, 0.80, 0.40)
+"""Weights of their p-values: p / weight is compared with alpha."""
+_MODE_WEIGHTS = (0.10, 0.90)
+"""The same where the tail is a mode apart: the slowest by rank, and the mode."""
 _LEAN = 50.0
-"""The wide set counts at level a only where the narrow one has p <= 50 a: at 1 %, where its own estimate exceeds the
-margin at all."""
-_WIDE, _NARROW = 4.0, 2.0
-"""Widths of the two tail sets in multiples of what lies beyond the quantile."""
+"""The others count at level a only where the narrow set has p <= 50 a: at 1 %, where its ratio is past the margin."""
+_NEAR = 5.0
+"""The widest set counts at level a only where the main one has p <= 5 a."""
 _WIDEST = 0.045
-"""Neither set reaches further below the quantile than this share of the requests: p50 is asked about the middle."""
+"""How far the main set reaches from the quantile at most, as a share of the requests: p50 is asked about the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +146,20 @@ def tail_regression(
     logs = np.log(before), np.log(after)
     n = min(len(before), len(after))
     slow = _slow(*logs, paired, cuts)
-    wide, narrow = _estimates(*logs, quantile, paired)
-    p_wide, p_narrow = _p(wide, slow, bound, special), _p(narrow, slow, bound, special)
-    p_by_wide = max(p_wide, p_narrow / _LEAN) / _WIDE_SHARE
-    p_by_narrow = p_narrow / (1.0 - _WIDE_SHARE)
-    p_value = min(1.0, p_by_wide, p_by_narrow)
-    # The ratio that is shown is that of the set that decides.
-    shown = narrow if p_by_narrow <= alpha < p_by_wide else wide
+    sets, main = _tail_sets(*logs, quantile, paired)
+    p_sets = [_p(tail_set, slow, bound, special) for tail_set in sets]
+    lean = p_sets[0] / _LEAN
+    if main is sets[-1]:
+        weighted = [p_sets[0] / _MODE_WEIGHTS[0], max(p_sets[-1], lean) / _MODE_WEIGHTS[1]]
+    else:
+        near = p_sets[2] / _NEAR
+        floors = (0.0, lean, lean, max(lean, near))
+        weighted = [max(p, floor) / weight for p, floor, weight in zip(p_sets, floors, _WEIGHTS, strict=True)]
+    smallest = min(weighted)
+    p_value = min(1.0, smallest)
+    # The ratio that is shown is that of the main set, unless only another one decides.
+    narrow, main_p = sets[0], weighted[sets.index(main)]
+    shown = sets[weighted.index(smallest)] if smallest <= alpha < main_p else main
     low, high = _interval(shown, slow, confidence, special)
     needed: int | None = None
     fewest = smallest_n(quantile)
@@ -183,7 +196,7 @@ def tail_regression(
 
 def _positive(np: Any, samples: Iterable[float], name: str) -> FloatArray:
     """Return the latencies as an array; the refusal of a bad one is worded by ``positive_list``."""
-    values = np.asarray([*samples], dtype=np.float64)
+    values = np.asarray(samples if hasattr(samples, "__array__") else [*samples], dtype=np.float64)
     if values.size == 0 or not bool(np.all(np.isfinite(values) & (values > 0.0))):
         positive_list(values, name)
     return cast("FloatArray", values)
@@ -194,28 +207,36 @@ def _sample_quantile(np: Any, values: FloatArray, q: float) -> float:
     return float(np.partition(values, rank)[rank])
 
 
-def _estimates(reference: FloatArray, candidate: FloatArray, q: float, paired: bool) -> tuple[Estimate, Estimate]:
-    """Return the estimates from the wide and from the narrow tail set."""
+def _tail_sets(
+    reference: FloatArray, candidate: FloatArray, q: float, paired: bool
+) -> tuple[tuple[Estimate, ...], Estimate]:
+    """Return the estimates from all tail sets, narrowest first, and the main one of them.
+
+    The main one is the last where the tail is a mode apart, and the third otherwise.
+    """
     from pytest_kvoffload.stats import _estimators as estimators
 
     beyond = 1.0 - q
-    wide = estimators.rank_window(reference, candidate, *_reach(q, _WIDE), paired)
-    narrow = estimators.rank_window(reference, candidate, *_reach(q, _NARROW), paired)
-    valley = estimators.find_valley(reference, candidate, max(1.0 - 8.0 * beyond, 0.75), 1.0 - 1.5 * beyond)
+    narrow = estimators.rank_window(reference, candidate, *_reach(q, _WIDTHS[0]), paired)
+    # Two modes are looked for after the change at the quantile is taken off: a tail twice as slow is no second mode.
+    aligned = candidate - narrow.log_ratio
+    valley = estimators.find_valley(reference, aligned, max(1.0 - 8.0 * beyond, 0.75), 1.0 - 1.5 * beyond)
     if valley is not None:
-        mode, alike = estimators.upper_mode(reference, candidate, valley, paired)
+        mode, alike = estimators.upper_mode(reference, aligned, valley, paired)
         if not alike:
             # One arm has more slow requests, not (only) slower ones: how far that moves the quantile shows at the
             # quantile alone.
-            wide = narrow
-        elif mode is not None:
-            wide = mode
-    return wide, narrow
+            return (narrow, narrow), narrow
+        if mode is not None:
+            shifted = replace(mode, log_ratio=mode.log_ratio + narrow.log_ratio)
+            return (narrow, shifted), shifted
+    wider = [estimators.rank_window(reference, candidate, *_reach(q, width), paired) for width in _WIDTHS[1:]]
+    return (narrow, *wider), wider[1]
 
 
 def _reach(q: float, width: float) -> tuple[float, float]:
     """Return the quantiles between which a tail set lies: up to the maximum, or around a quantile of the middle."""
-    reach = _WIDEST * width / _WIDE
+    reach = _WIDEST * width / _WIDTHS[2]
     low = max(1.0 - width * (1.0 - q), q - reach, 0.0)
     return low, 1.0 if q + _WIDEST >= 1.0 else q + reach
 
@@ -287,7 +308,7 @@ def _needed(
 ) -> int | None:
     """Return the n at which the present estimate would decide: the error shrinks with n, slow noise does not."""
     distance = abs(estimate.log_ratio - bound)
-    level = alpha * _WIDE_SHARE if estimate.log_ratio > bound else (1.0 - confidence) / 2.0
+    level = alpha * _WEIGHTS[2] if estimate.log_ratio > bound else (1.0 - confidence) / 2.0
     room = (distance / float(special.stdtrit(max(estimate.tail_n - 1, 1), level))) ** 2 - slow.variance
     if not room > 0.0:
         return None
@@ -296,8 +317,6 @@ def _needed(
 
 
 def _explained(result: TailResult, assumed_boot: bool) -> TailResult:
-    from dataclasses import replace
-
     name = f"p{result.quantile * 100:g}"
     seen = (
         f"{name} {result.reference_quantile:.4g} s -> {result.candidate_quantile:.4g} s; tail ratio {result.ratio:.3f}"
