@@ -187,8 +187,11 @@ def test_a_disk_tier_restores_and_nothing_survives_a_killed_owner(tmp_path: Path
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
     deadline = time.monotonic() + 10
-    while (any(p.alive() for p in family) or list(Path("/dev/shm").glob(pattern))) and time.monotonic() < deadline:
+
+    def left() -> list[str]:
+        files = [*(path for path in shared if Path(path).exists()), *map(str, Path("/dev/shm").glob(pattern))]
+        return [*files, *(f"process {process.pid}" for process in family if process.alive())]
+
+    while left() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not any(process.alive() for process in family)
-    assert not list(Path("/dev/shm").glob(pattern))
-    assert not [path for path in shared if Path(path).exists()]
+    assert left() == []
