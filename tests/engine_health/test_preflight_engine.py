@@ -20,7 +20,7 @@ from pytest_kvoffload.engine.preflight import (
 )
 from pytest_kvoffload.engine.preflight import packages as packages_module
 from pytest_kvoffload.engine.preflight.gpu import check_gpu
-from pytest_kvoffload.engine.preflight.packages import check_packages
+from pytest_kvoffload.engine.preflight.packages import check_nixl_telemetry, check_packages
 from pytest_kvoffload.errors import ConfigError, ExitCode, PreflightError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig
 
@@ -86,6 +86,30 @@ def test_a_missing_package_of_the_connector_is_found(tmp_path: Path) -> None:
     (check,) = checks
     assert check.status == "fail"
     assert check.remedy.startswith("install lmcache_that_is_not_here there")
+
+
+@pytest.mark.parametrize(("kinds", "status"), [("['DRAM_SEG', 'OBJ_SEG']", "ok"), ("[]", "fail")])
+def test_a_nixl_plugin_that_does_not_load_is_found(tmp_path: Path, kinds: str, status: str) -> None:
+    env = fake_packages(tmp_path, vllm="", torch="", transformers="", nixl="")
+    (tmp_path / "nixl" / "_api.py").write_text(
+        "class nixl_agent:\n    def __init__(self, name, config): pass\n"
+        f"    def get_plugin_mem_types(self, name): return {kinds} if name == 'OBJ' else []\n"
+        "def nixl_agent_config(backends): return None\n"
+    )
+    checks = check_packages(None, needed=["nixl", "nixl:OBJ"], env=env)
+    assert named(checks, "versions").status == "ok"
+    assert named(checks, "import nixl").status == "ok"
+    check = named(checks, "import nixl:OBJ")
+    assert check.status == status
+    assert ("libcuobjclient.so.1" in check.remedy) == (status == "fail")
+
+
+def test_nixl_without_telemetry_is_a_warning() -> None:
+    assert check_nixl_telemetry({"NIXL_TELEMETRY_ENABLE": "y"}).status == "ok"
+    check = check_nixl_telemetry({})
+    assert (check.status, check.saw) == ("warn", "NIXL_TELEMETRY_ENABLE is not set")
+    assert "dies at the first finished transfer" in check.remedy
+    assert check_nixl_telemetry({"NIXL_TELEMETRY_ENABLE": "n"}).status == "warn"
 
 
 def test_an_interpreter_without_any_of_it_says_so_once(tmp_path: Path) -> None:

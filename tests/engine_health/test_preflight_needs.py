@@ -106,7 +106,7 @@ def test_secondary_tiers_give_directories_stores_and_packages() -> None:
     assert found.object_stores == (
         ObjectStore(bucket="kv", endpoint="127.0.0.1:9000", access_key="a", secret_key="s", prefix="p"),
     )
-    assert found.packages == ("nixl",)
+    assert found.packages == ("nixl", "nixl:OBJ")
     assert found.object_stores[0].url == "http://127.0.0.1:9000"
 
 

@@ -80,6 +80,7 @@ def preflight(
     from pytest_kvoffload.engine.preflight.gpu import check_gpu
     from pytest_kvoffload.engine.preflight.network import check_port, check_server
     from pytest_kvoffload.engine.preflight.objectstore import check_object_store
+    from pytest_kvoffload.engine.preflight.packages import check_nixl_telemetry
     from pytest_kvoffload.engine.preflight.storage import check_tier_dir
 
     if engine.kind == "attach":
@@ -111,6 +112,8 @@ def preflight(
         checks.append(check_tier_dir(directory, wanted_bytes=needs.tier_bytes))
     for store in dict.fromkeys((*needs.object_stores, *object_stores)):
         checks.append(check_object_store(store, env=env))
+    if "nixl:OBJ" in needs.packages:
+        checks.append(check_nixl_telemetry(env))
     checks += [check_server(name, host, port) for name, host, port in dict.fromkeys(needs.servers)]
     if packages != "none":
         checks += check_interpreter(engine, needs.packages, python=python, connector=connector, mode=packages)

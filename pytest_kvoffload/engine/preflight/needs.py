@@ -66,7 +66,7 @@ class Needs:
     servers: tuple[tuple[str, str, int], ...] = ()
     """Name, host and port of servers that must be listening before the boot."""
     packages: tuple[str, ...] = ()
-    """Packages that the connector or a tier imports."""
+    """Packages that the connector or a tier imports; ``nixl:OBJ`` is a plugin."""
 
 
 class _Sum:
@@ -227,6 +227,8 @@ def _tiers(tiers: object, total: _Sum) -> None:
             total.dirs.append(Path(tier["root_dir"]))
         if tier.get("type") in {"obj", "p2p"}:
             total.packages.append("nixl")
+        if tier.get("type") == "obj":
+            total.packages.append("nixl:OBJ")
         store = tier.get("store_config")
         if tier.get("type") == "obj" and isinstance(store, Mapping) and store.get("bucket"):
             total.stores.append(object_store(store, prefix=str(tier.get("prefix", ""))))

@@ -27,7 +27,7 @@ for label, module in json.loads(sys.argv[2]):
     print("@" + json.dumps({"start": label}), flush=True)
     error = None
     try:
-        if importlib.util.find_spec(module.partition(".")[0]) is None:
+        if importlib.util.find_spec(module.partition(":")[0].partition(".")[0]) is None:
             error = "not installed"
         elif module == "vllm._C":
             # The extension has several spellings (_C, _C_AVX2, ...): the platform knows which one it needs.
@@ -45,6 +45,12 @@ for label, module in json.loads(sys.argv[2]):
             current_platform.import_kernels()
             if problems:
                 error = problems[0].removeprefix("Failed to import from vllm._C: ")
+        elif module.startswith("nixl:"):
+            # A plugin that cannot be loaded is listed all the same; it only has no kind of memory.
+            from nixl._api import nixl_agent, nixl_agent_config
+            agent = nixl_agent("kvoffload-preflight", nixl_agent_config(backends=[]))
+            if not agent.get_plugin_mem_types(module.partition(":")[2]):
+                error = "the plugin does not load"
         else:
             importlib.import_module(module)
     except BaseException as problem:
@@ -68,6 +74,7 @@ _REMEDIES: Mapping[str, str] = {
     "vllm": "install vllm with the torch that its metadata asks for",
     "vllm._C": "the compiled part of vLLM does not load: install the torch that this vllm was built for",
     "lmcache": "pip install lmcache in a version that fits this vLLM",
+    "nixl:OBJ": "use the nixl build whose OBJ plugin loads here (cu13 wants libcuobjclient.so.1; cu12 does not)",
     "nixl": "pip install nixl (nixl-cu12 or nixl-cu13 by the CUDA that is here)",
 }
 
@@ -79,7 +86,7 @@ def check_packages(
 
     Args:
         python: the interpreter; ``None`` is the running one.
-        needed: packages beyond vLLM that the connector imports (``lmcache``, ``nixl``).
+        needed: packages beyond vLLM that the connector imports (``lmcache``, ``nixl``), and plugins (``nixl:OBJ``).
         env: further environment of the server (``PYTHONPATH``).
         load: whether to import (5 to 20 s), or to read the metadata only.
     """
@@ -122,7 +129,8 @@ def check_packages(
             ),
         )
     versions: dict[str, str] = events[0]["versions"]
-    return (_versions(interpreter, versions, needed), *_imports(events[1:], versions, code))
+    distributions = [name for name in needed if ":" not in name]
+    return (_versions(interpreter, versions, distributions), *_imports(events[1:], versions, code))
 
 
 def _versions(interpreter: str, versions: Mapping[str, str], needed: Sequence[str]) -> Check:
@@ -162,5 +170,21 @@ def _imports(events: Sequence[Mapping[str, str | None]], versions: Mapping[str, 
 
 def _remedy(module: str, error: str) -> str:
     if error == "not installed":
-        return f"install {module.partition('.')[0]} there, or point engine.python to an interpreter that has it"
+        package = module.partition(":")[0].partition(".")[0]
+        return f"install {package} there, or point engine.python to an interpreter that has it"
     return _REMEDIES.get(module, f"reinstall {module}")
+
+
+def check_nixl_telemetry(env: Mapping[str, str]) -> Check:
+    """Whether nixl's telemetry is on, which vLLM asks for at the first finished transfer of an object-store tier."""
+    value = env.get("NIXL_TELEMETRY_ENABLE", "")
+    name, needed = "nixl telemetry", "NIXL_TELEMETRY_ENABLE=y"
+    if value.lower() in {"y", "yes", "1", "true", "on"}:
+        return Check(name=name, status="ok", saw=f"NIXL_TELEMETRY_ENABLE={value}", needed=needed)
+    return Check(
+        name=name,
+        status="warn",
+        saw=f"NIXL_TELEMETRY_ENABLE={value}" if value else "NIXL_TELEMETRY_ENABLE is not set",
+        needed=needed,
+        remedy="set it in the connector's env: vLLM 0.32 with nixl 1.5.1 else dies at the first finished transfer",
+    )
