@@ -110,16 +110,15 @@ def assert_no_allocation_failures(measurement: Measurement, *, phase: str | None
         measurement: what was measured.
         phase: one phase, or ``None`` for all of them.
     """
-    failures, asserted = 0.0, None
-    for name in measurement.phase_names if phase is None and measurement.complete else (phase or "cold",):
-        asserted = open_case("assert_no_allocation_failures", measurement, name)
-        failures += asserted.value(asserted.meters.allocation_failures)
-    if asserted is None or failures == 0:
+    names = (phase,) if phase is not None else measurement.phase_names or ("cold",)
+    cases = [open_case("assert_no_allocation_failures", measurement, name) for name in names]
+    failures = sum(case.value(case.meters.allocation_failures) for case in cases)
+    if failures == 0:
         return
-    asserted.fail(
+    cases[-1].fail(
         "violated",
         f"the tier refused {number(failures)} stores because it had no room",
-        {"counter": "vllm:kv_offload_allocation_failure_total", "over": phase or ", ".join(measurement.phase_names)},
+        {"counter": "vllm:kv_offload_allocation_failure_total", "over": ", ".join(names)},
         advice=(
             "a store is all or nothing: the tier must hold all chunks that one request stores in one step; raise "
             "cpu_bytes_to_use (bytes, not GB) or lower max_num_batched_tokens",
