@@ -60,7 +60,7 @@ def _answers() -> tuple[bytes, bytes]:
 
 
 def _rest(late_seconds: float) -> bytes:
-    """Return what follows the first token; the stub's own lateness stands where cached tokens would, in microseconds."""
+    """Return what follows the first token; the stub's own lateness in microseconds stands for the cached tokens."""
     choice = {"index": 0, "text": "a", "token_ids": [7], "finish_reason": None}
     usage: dict[str, object] = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": OUTPUT_TOKENS}
     usage |= {"total_tokens": PROMPT_TOKENS + OUTPUT_TOKENS}
@@ -137,9 +137,7 @@ def ours(url: str, streams: int, requests: int) -> list[float]:
     """Measure with this project's client; return times to first token without the stub's own lateness."""
     prompt = tuple(range(100, 100 + PROMPT_TOKENS))
     specs = tuple(
-        RequestSpec(
-            index=i, session=i, turn=0, prompt_token_ids=prompt, prefix_tokens=0, output_tokens=OUTPUT_TOKENS
-        )
+        RequestSpec(index=i, session=i, turn=0, prompt_token_ids=prompt, prefix_tokens=0, output_tokens=OUTPUT_TOKENS)
         for i in range(requests)
     )
     drive = Drive(

@@ -33,7 +33,7 @@ def why_no_hits(measurement: Measurement, phase: PhaseResult) -> tuple[str, ...]
     if not found and external > 0:
         found.append(
             "the tier does serve this phase: more cannot hit than whole chunks of what was asked before; what is "
-            "missing beyond that was evicted meanwhile or never stored (offload_prompt_only leaves generated tokens out)"
+            "missing beyond that was evicted meanwhile or never stored (offload_prompt_only: generated tokens are not)"
         )
     if not found:
         found.append(

@@ -57,7 +57,7 @@ def test_no_prompt_in_the_window_is_absent_too() -> None:
 
 
 def test_an_unknown_tier_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="unknown tier 'hots'.*did you mean 'host'"):
+    with pytest.raises(UsageError, match=r"unknown tier 'hots'.*did you mean 'host'"):
         assert_hit_rate_above(good(), 0.5, tier="hots")
 
 

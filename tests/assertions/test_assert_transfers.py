@@ -46,7 +46,7 @@ def test_tiers_are_told_apart() -> None:
     error = outcome(lambda: assert_lookup_delay_bounded(made, 0.001, tier="2:obj"))
     assert error.outcome == "metric-absent"
     assert "no sync lookup delay of tier '2:obj'" in str(error)
-    with pytest.raises(UsageError, match="unknown tier 'schedular'.*did you mean 'scheduler'"):
+    with pytest.raises(UsageError, match=r"unknown tier 'schedular'.*did you mean 'scheduler'"):
         assert_lookup_delay_bounded(made, 0.001, tier="schedular")
 
 
