@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_kvoffload.errors import SizingError
+from pytest_kvoffload.sizing.packing import packed_groups
 from pytest_kvoffload.sizing.plan import Plan
 from pytest_kvoffload.sizing.serving import Serving
 from pytest_kvoffload.sizing.spec import (
@@ -51,6 +52,8 @@ def settle(plan: Plan, serving: Serving, *, align: bool, max_model_len: int) -> 
     for spec in plan.layers:
         if spec.kind == STATE:
             layers.append(replace(spec, block_size=state_block, padded_page_bytes=padded_state))
+        elif spec.block_size != 1:
+            layers.append(spec)
         elif spec.kind == WINDOW:
             layers.append(spec.with_block_size(_window_block(spec, plan, block)))
         else:
@@ -58,7 +61,9 @@ def settle(plan: Plan, serving: Serving, *, align: bool, max_model_len: int) -> 
     return block, tuple(layers)
 
 
-def group_layers(layers: Sequence[LayerSpec], *, hybrid_manager: bool = True) -> tuple[Group, ...]:
+def group_layers(
+    layers: Sequence[LayerSpec], *, hybrid_manager: bool = True, packed: bool = False
+) -> tuple[Group, ...]:
     """Split layers into groups that share a block table.
 
     Raises:
@@ -75,6 +80,8 @@ def group_layers(layers: Sequence[LayerSpec], *, hybrid_manager: bool = True) ->
         return (Group(kind=first.kind, block_size=first.block_size, layers=indices, specs=tuple(specs)),)
     if same_type(specs):
         return (Group(kind=UNIFORM, block_size=first.block_size, layers=indices, specs=tuple(specs)),)
+    if packed and len({spec.page_bytes for spec in specs}) > 1:
+        return packed_groups(specs)
     return _equal_groups(_unify(specs))
 
 

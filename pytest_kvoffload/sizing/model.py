@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from pytest_kvoffload.catalog.architectures import (
@@ -15,11 +16,12 @@ from pytest_kvoffload.catalog.architectures import (
 )
 from pytest_kvoffload.errors import SizingError, UsageError, did_you_mean
 from pytest_kvoffload.sizing import attention_models as attention
+from pytest_kvoffload.sizing.compressed_models import deepseek_v4
 from pytest_kvoffload.sizing.grouping import bytes_per_block, group_layers, settle
 from pytest_kvoffload.sizing.hybrid_models import HYBRIDS
 from pytest_kvoffload.sizing.plan import Context, Plan, model_dtype, resolve_cache_dtype
 from pytest_kvoffload.sizing.serving import Serving
-from pytest_kvoffload.sizing.spec import CHUNK, FULL, MLA, STATE, UNIFORM, WINDOW, Group, LayerSpec
+from pytest_kvoffload.sizing.spec import CHUNK, FULL, MLA, STATE, UNIFORM, WINDOW, WINDOW_MLA, Group, LayerSpec
 from pytest_kvoffload.sizing.view import ConfigView
 
 SCHEMA_VERSION = 1
@@ -38,6 +40,7 @@ DERIVATIONS: Mapping[str, Callable[[Context], Plan]] = {
     "mla_sparse": attention.latent_sparse,
     "whisper": attention.whisper,
     "minimax_m3": attention.minimax_m3,
+    "deepseek_v4": deepseek_v4,
     **HYBRIDS,
 }
 
@@ -86,14 +89,14 @@ class ModelKV:
         return self.serving.tp * self.serving.pp
 
     @property
-    def kv_bytes_per_token(self) -> int:
+    def kv_bytes_per_token(self) -> int | float:
         """Bytes that each token adds in layers that keep every token, without padding of pages."""
-        return sum(spec.unpadded_page_bytes // spec.block_size for spec in self.layers if spec.kind in (FULL, MLA))
+        return _per_token(spec for spec in self.layers if spec.kind in (FULL, MLA))
 
     @property
-    def window_bytes_per_token(self) -> int:
+    def window_bytes_per_token(self) -> int | float:
         """Bytes that each token adds, while it is within reach, in window and chunk layers."""
-        return sum(spec.unpadded_page_bytes // spec.block_size for spec in self.layers if spec.kind in (WINDOW, CHUNK))
+        return _per_token(spec for spec in self.layers if spec.kind in (WINDOW, WINDOW_MLA, CHUNK))
 
     @property
     def state_bytes_per_sequence(self) -> int:
@@ -282,6 +285,12 @@ def _rule(view: ConfigView, serving: Serving, *, assume_standard: bool) -> tuple
     raise SizingError(_unknown(view, names))
 
 
+def _per_token(specs: Iterable[LayerSpec]) -> int | float:
+    """Return the bytes of one token, whole unless a latent covers several tokens."""
+    total = sum((Fraction(spec.unpadded_page_bytes, spec.block_size) for spec in specs), Fraction(0))
+    return int(total) if total.denominator == 1 else float(total)
+
+
 def _is_nested(view: ConfigView) -> bool:
     return view.text is not view.raw
 
@@ -333,7 +342,7 @@ def _realise(
             f"state blocks of hybrids were read in vLLM 0.27.1 and 0.32.0; {serving.vllm_version} is taken as 0.32.0",
         )
     block, layers = settle(plan, serving, align=align, max_model_len=length)
-    groups = group_layers(layers, hybrid_manager=serving.hybrid_manager)
+    groups = group_layers(layers, hybrid_manager=serving.hybrid_manager, packed=plan.packed)
     stages = _stages(plan.decoder_layers, serving.pp)
     per_stage = tuple(
         bytes_per_block(groups, frozenset(i for i, position in enumerate(plan.positions) if position in stage))

@@ -15,7 +15,8 @@ from pytest_kvoffload.sizing.view import ConfigView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Layers in the order in which vLLM registers them; their ``block_size`` is 1 (one token's page).
+    """Layers in the order in which vLLM registers them; their ``block_size`` is 1 (one token's page), or the
+    size that the layer insists on.
 
     Attributes:
         layers: one entry per layer that has a cache.
@@ -39,6 +40,8 @@ class Plan:
     latent: bool = False
     skipped_dtype: bool = False
     encoder_decoder: bool = False
+    packed: bool = False
+    """Pages of several sizes lie side by side in a block."""
     notes: tuple[str, ...] = ()
 
 

@@ -16,6 +16,7 @@ CHUNK = "ChunkedLocalAttentionSpec"
 MLA = "MLAAttentionSpec"
 CROSS = "CrossAttentionSpec"
 STATE = "MambaSpec"
+WINDOW_MLA = "SlidingWindowMLASpec"
 UNIFORM = "UniformTypeKVCacheSpecs"
 
 DTYPE_BYTES: dict[str, int] = {
@@ -63,6 +64,10 @@ class LayerSpec:
     state_dtypes: tuple[str, ...] = ()
     state_type: str = ""
     checkpoint_blocks: int = 0
+    tokens_per_state: int = 1
+    """Tokens that one stored latent covers (compressed latents of DeepSeek-V4)."""
+    alignment: int = 1
+    """The page is rounded up to a multiple of this many bytes."""
     role: str = ""
     """``INDEXER`` for the index keys of sparse attention, ``SPARSE`` for latents, else empty."""
     stride_alignment: int = 1
@@ -77,12 +82,14 @@ class LayerSpec:
         content = self.content_bytes
         if content is None:
             content = (self.head_size + self.head_size_v) * DTYPE_BYTES[self.dtype]
-        return self.block_size * (self.head_slots or self.kv_heads) * content
+        return self.block_size // self.tokens_per_state * (self.head_slots or self.kv_heads) * content
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one block of this layer as allocated."""
-        return self.unpadded_page_bytes if self.padded_page_bytes is None else self.padded_page_bytes
+        if self.padded_page_bytes is not None:
+            return self.padded_page_bytes
+        return round_up(self.unpadded_page_bytes, self.alignment)
 
     @property
     def is_attention(self) -> bool:
@@ -104,7 +111,7 @@ class LayerSpec:
         """
         if self.kind == STATE:
             return 2 + self.checkpoint_blocks if align else 1
-        if self.kind == WINDOW:
+        if self.kind in (WINDOW, WINDOW_MLA):
             assert self.window is not None
             return ceil_div(min(self.window - 1 + in_flight_tokens, tokens), self.block_size) + 1
         if self.kind == CHUNK:
@@ -153,7 +160,7 @@ def same_type(specs: Sequence[LayerSpec]) -> bool:
         return all(spec.kind in (FULL, MLA) for spec in specs)
     if any(spec.kind != first.kind for spec in specs):
         return False
-    if first.kind == WINDOW:
+    if first.kind in (WINDOW, WINDOW_MLA):
         return len({(spec.window, spec.role) for spec in specs}) == 1
     if first.kind == CHUNK:
         return len({spec.chunk for spec in specs}) == 1
