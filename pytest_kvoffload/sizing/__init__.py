@@ -7,7 +7,8 @@ a tier), :func:`chunks` (a tier to chunks), and the records :class:`Serving`, :c
 
 from pytest_kvoffload.sizing.chunks import chunk_bytes, chunks, simple_cpu_blocks
 from pytest_kvoffload.sizing.config_file import locate_config, read_config
-from pytest_kvoffload.sizing.model import ModelKV, explicit_kv, model_kv
+from pytest_kvoffload.sizing.model import explicit_kv, model_kv
+from pytest_kvoffload.sizing.result import ModelKV
 from pytest_kvoffload.sizing.serving import Serving
 from pytest_kvoffload.sizing.tier import Device, SizeResult, Workload, device_from_blocks, device_from_gpu, size
 from pytest_kvoffload.sizing.units import parse_fraction, parse_size

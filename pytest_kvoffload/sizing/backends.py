@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_kvoffload.catalog.host_memory import Platform, backing_of, load_host_memory
-from pytest_kvoffload.sizing.model import ModelKV
+from pytest_kvoffload.sizing.result import ModelKV
 from pytest_kvoffload.sizing.spec import ceil_div
 from pytest_kvoffload.sizing.units import GIB, show_bytes
 

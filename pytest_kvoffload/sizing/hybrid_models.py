@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_kvoffload.sizing.attention_models import latent_block, latent_spec, layer_count
+from pytest_kvoffload.sizing.attention_models import layer_count
 from pytest_kvoffload.sizing.heads import check_query_heads, divide, head_size, heads_per_rank, kv_heads, query_heads
+from pytest_kvoffload.sizing.latent_models import latent_block, latent_spec
 from pytest_kvoffload.sizing.plan import Context, Plan, PlanBuilder
-from pytest_kvoffload.sizing.spec import DTYPE_BYTES, STATE, LayerSpec
+from pytest_kvoffload.sizing.spec import STATE, LayerSpec
+from pytest_kvoffload.sizing.states import mamba1_state, mamba2_state, ssm_dtype
 from pytest_kvoffload.sizing.view import MAX_LAYERS
 from pytest_kvoffload.sizing.windows import layer_types
 
@@ -23,7 +25,7 @@ def mamba1(context: Context) -> Plan:
     layers = layer_count(context)
     hidden = view.first_integer(("hidden_size", "d_model"))
     inner = view.integer("intermediate_size", default=hidden * 2)
-    state = _mamba1_state(context, inner=inner, state=view.integer("state_size"), kernel=view.integer("conv_kernel"))
+    state = mamba1_state(context, inner=inner, state=view.integer("state_size"), kernel=view.integer("conv_kernel"))
     return Plan(layers=(state,) * layers, positions=tuple(range(layers)), decoder_layers=layers, attention_free=True)
 
 
@@ -31,7 +33,7 @@ def mamba2(context: Context) -> Plan:
     """States only (Mamba 2)."""
     view = context.view
     layers = layer_count(context)
-    state = _mamba2_state(
+    state = mamba2_state(
         context,
         inner=int(view.number("expand", default=2) * view.first_integer(("hidden_size", "d_model"))),
         groups=view.integer("n_groups"),
@@ -48,7 +50,7 @@ def jamba(context: Context) -> Plan:
     view = context.view
     layers = layer_count(context)
     period, offset = view.integer("attn_layer_period"), view.integer("attn_layer_offset", minimum=0)
-    state = _mamba1_state(
+    state = mamba1_state(
         context,
         inner=int(view.number("mamba_expand", default=2) * view.integer("hidden_size")),
         state=view.integer("mamba_d_state"),
@@ -65,7 +67,7 @@ def falcon_h1(context: Context) -> Plan:
     view = context.view
     layers = layer_count(context)
     inner = view.optional_integer("mamba_d_ssm")
-    state = _mamba2_state(
+    state = mamba2_state(
         context,
         inner=inner or int(view.number("mamba_expand", default=2) * view.integer("hidden_size")),
         groups=view.integer("mamba_n_groups"),
@@ -90,7 +92,7 @@ def granite_hybrid(context: Context) -> Plan:
     kinds = ["attention" if kind in ATTENTION_NAMES else "state" for kind in types[:layers]]
     if "state" not in kinds:
         return _interleave(context, kinds, heads=heads, size=size, state=None)
-    state = _mamba2_state(
+    state = mamba2_state(
         context,
         inner=int(view.number("mamba_expand", default=2) * view.integer("hidden_size")),
         groups=view.integer("mamba_n_groups"),
@@ -107,7 +109,7 @@ def nemotron_h(context: Context) -> Plan:
     view = context.view
     kinds = _nemotron_kinds(context)
     heads, size = _attention(context)
-    state = _mamba2_state(
+    state = mamba2_state(
         context,
         inner=view.integer("mamba_num_heads") * view.integer("mamba_head_dim"),
         groups=view.integer("n_groups"),
@@ -115,7 +117,7 @@ def nemotron_h(context: Context) -> Plan:
         dim=view.integer("mamba_head_dim"),
         state=view.integer("ssm_state_size"),
         kernel=view.integer("conv_kernel"),
-        ssm_dtype=str(view.written("mamba_ssm_cache_dtype") or "float32"),
+        configured=str(view.written("mamba_ssm_cache_dtype") or "float32"),
     )
     window = view.optional_integer("sliding_window") or None
     return _interleave(context, kinds, heads=heads, size=size, state=state, window=window)
@@ -133,7 +135,7 @@ def zamba2(context: Context) -> Plan:
     size = view.written("attention_head_dim") or 2 * hidden // heads
     inner = int(view.number("mamba_expand", default=2) * hidden)
     mamba_heads = view.integer("n_mamba_heads")
-    state = _mamba2_state(
+    state = mamba2_state(
         context,
         inner=inner,
         groups=view.integer("mamba_ngroups"),
@@ -180,7 +182,7 @@ def gated_delta(context: Context) -> Plan:
     kernel = view.integer("linear_conv_kernel_dim")
     key = context.rule.options.get("ssm_dtype_key")
     configured = view.written(str(key)) if key else None
-    ssm = _ssm_dtype(context, str(configured) if configured else "auto")
+    ssm = ssm_dtype(context, str(configured) if configured else "auto")
     conv = (kernel - 1, divide(2 * k_dim * k_heads + v_dim * v_heads, serving.tp, "convolution width"))
     state = LayerSpec(
         kind=STATE,
@@ -288,47 +290,6 @@ def _attention(context: Context) -> tuple[int, int]:
     total = kv_heads(context.view, context.rule)
     return heads_per_rank(total, context.serving.tp, where=context.rule.source.split(" ")[0]), head_size(
         context.view, context.rule
-    )
-
-
-def _ssm_dtype(context: Context, configured: str) -> str:
-    """Return the dtype of the recurrent state: the flag, else the configuration's, else the model's."""
-    name = context.serving.mamba_ssm_cache_dtype
-    if name == "auto":
-        name = configured
-    if name == "auto":
-        return context.model_dtype
-    if name not in DTYPE_BYTES:
-        raise context.view.bad("mamba_ssm_dtype", f"got {name!r}; expected float32, bfloat16 or float16")
-    return name
-
-
-def _mamba1_state(context: Context, *, inner: int, state: int, kernel: int) -> LayerSpec:
-    per_rank = divide(inner, context.serving.tp, "intermediate size of the Mamba layers")
-    return LayerSpec(
-        kind=STATE,
-        block_size=1,
-        state_shapes=((kernel - 1, per_rank), (per_rank, state)),
-        state_dtypes=(context.model_dtype, _ssm_dtype(context, "auto")),
-        state_type="MAMBA1",
-    )
-
-
-def _mamba2_state(
-    context: Context, *, inner: int, groups: int, heads: int, dim: int, state: int, kernel: int, ssm_dtype: str = "auto"
-) -> LayerSpec:
-    tp = context.serving.tp
-    # Groups that do not divide are extended, so that each rank has the groups of its heads (mamba_utils.py:269).
-    shards = groups if groups % tp == 0 else tp
-    conv = divide(inner + 2 * shards * state, tp, "convolution width of the Mamba layers")
-    return LayerSpec(
-        kind=STATE,
-        block_size=1,
-        state_shapes=((kernel - 1, conv), (divide(heads, tp, "Mamba heads"), dim, state)),
-        state_dtypes=(context.model_dtype, _ssm_dtype(context, ssm_dtype)),
-        state_type="MAMBA2",
-        # A prefill exports the state at its last block boundary (mamba_mixer2.py:1098, new after 0.27).
-        checkpoint_blocks=1 if context.serving.at_least("0.28") else 0,
     )
 
 

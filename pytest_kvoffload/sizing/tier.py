@@ -12,7 +12,7 @@ from pytest_kvoffload.catalog.host_memory import Platform
 from pytest_kvoffload.errors import UsageError
 from pytest_kvoffload.sizing.backends import BackendSetting, HostNeeds, backend_settings, host_needs
 from pytest_kvoffload.sizing.chunks import chunk_bytes
-from pytest_kvoffload.sizing.model import SCHEMA_VERSION, ModelKV
+from pytest_kvoffload.sizing.result import SCHEMA_VERSION, ModelKV
 from pytest_kvoffload.sizing.spec import CROSS, STATE, ceil_div, round_up
 from pytest_kvoffload.sizing.units import GIB, show_bytes
 
