@@ -73,7 +73,7 @@ def test_every_class_has_a_log() -> None:
 def test_only_the_degraded_logs_are_degraded(path: Path) -> None:
     log = read_log(path)
     found = degraded(log.text)
-    assert (found is not None) == (log.cls == "degraded-tier")
+    assert (found is not None) == (load_failures().by_class(log.cls).kind == "degraded")
 
 
 def test_the_order_of_the_processes_does_not_matter() -> None:
