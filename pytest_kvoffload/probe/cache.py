@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pytest_kvoffload.errors import WorkloadError
 from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.records import ServerInfo, Snapshot
+from pytest_kvoffload.workload.http import post
 
 _Counters = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -120,7 +121,7 @@ def reset_prefix_cache(
     while True:
         check()
         try:
-            answer = requests.post(url, params=params, headers=headers, timeout=timeout_seconds)
+            answer = post(url, params=params, headers=headers, timeout_seconds=timeout_seconds)
         except requests.RequestException as error:
             check()
             raise WorkloadError(f"cannot reset the prefix cache at {url}: {error}") from error

@@ -58,10 +58,13 @@ class _Recorder(asyncio.Protocol):
     """Writes what arrives on the tape; the time is taken before anything else is done with it."""
 
     def __init__(self, job: _Job, closed: asyncio.Future[None]) -> None:
-        self._append, self._closed = job.tape.append, closed
+        self._tape, self._closed = job.tape, closed
 
     def data_received(self, data: bytes) -> None:
-        self._append((time.perf_counter(), data))
+        self._tape.append((time.perf_counter(), data))
+        # The last chunk. Servers close the connection then, as they were asked to; a proxy may keep it open.
+        if data.endswith(b"0\r\n\r\n") and len(self._tape) > 1 and not self._closed.done():
+            self._closed.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed.done():

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_kvoffload.errors import WorkloadError
+from pytest_kvoffload.workload.http import post
 
 MINIMUM_IDS = 16
 """Fewer distinct ids than this cannot make prompts that differ within one block."""
@@ -90,7 +91,7 @@ def learn_pool(
     base = url.rstrip("/")
     body = {"model": model, "prompt": " ".join(words), "add_special_tokens": False}
     try:
-        answer = requests.post(f"{base}/tokenize", json=body, headers=headers, timeout=timeout_seconds)
+        answer = post(f"{base}/tokenize", json=body, headers=headers, timeout_seconds=timeout_seconds)
         tokens = answer.json().get("tokens") if answer.ok else None
     except (requests.RequestException, ValueError, AttributeError) as error:
         if isinstance(error, requests.ConnectionError | requests.Timeout):
@@ -115,7 +116,7 @@ def _tokens_per_word(
     sample = words[:100]
     body = {"model": model, "prompt": " ".join(sample), "max_tokens": 1, "temperature": 0}
     try:
-        answer = requests.post(f"{base}/v1/completions", json=body, headers=headers, timeout=timeout_seconds)
+        answer = post(f"{base}/v1/completions", json=body, headers=headers, timeout_seconds=timeout_seconds)
         answer.raise_for_status()
         prompt_tokens = int(answer.json()["usage"]["prompt_tokens"])
     except (requests.RequestException, ValueError, KeyError, TypeError) as error:

@@ -63,6 +63,8 @@ class FakeConfig:
     """Every n-th completion ends its stream early."""
     hang: bool = False
     """Completions never answer."""
+    keep_open: bool = False
+    """Connections stay open after an answer, whatever the client asked for."""
     always_running: int = 0
     """Value of the running gauge on top of the truth."""
     write_in_flight: float = 0.0
@@ -91,7 +93,7 @@ class FakeVLLM:
         self.device: OrderedDict[str, None] = OrderedDict()
         self.tier: OrderedDict[str, None] = OrderedDict()
         self.meters = _Meters()
-        self.running = 0
+        self.running = self.peak = 0
         self.completions = 0
         self.requests: list[dict[str, Any]] = []
         self.resets: list[bool] = []
@@ -389,6 +391,7 @@ def _handler(fake: FakeVLLM) -> Callable[..., BaseHTTPRequestHandler]:
             begun = time.perf_counter()
             with fake.lock:
                 fake.running += 1
+                fake.peak = max(fake.peak, fake.running)
             local, external = fake.admit(prompt, body.get("cache_salt") or "")
             cost = (len(prompt) - local - external) * config.seconds_per_token
             time.sleep(cost + (config.seconds_per_load if external else 0.0))
@@ -425,6 +428,8 @@ def _handler(fake: FakeVLLM) -> Callable[..., BaseHTTPRequestHandler]:
             self._event({"choices": [], "usage": usage})
             self._chunk(b"data: [DONE]\n\n")
             self._chunk(b"")
+            if fake.config.keep_open:
+                self.close_connection = False
 
         def _event(self, event: object) -> None:
             self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")

@@ -241,13 +241,12 @@ def test_no_reuse_hits_nothing() -> None:
 
 
 def test_burst_shares_one_prefix() -> None:
-    with FakeVLLM(FakeConfig(tier_blocks=400, seconds_per_load=0.02)) as server:
+    with FakeVLLM(FakeConfig(tier_blocks=400, seconds_per_load=0.2)) as server:
         measurement = run(server, mode="burst")
     burst = measurement.phase("burst").samples
     assert len(burst) == 16
     assert external(measurement, "burst") >= 160
-    starts = [sample.sent_at_seconds for sample in burst]
-    assert max(starts) < min(sample.e2e_seconds or 0 for sample in burst) + min(starts)
+    assert server.peak > 1
 
 
 def test_chat_continues_what_was_generated() -> None:
