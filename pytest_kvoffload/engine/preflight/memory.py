@@ -72,7 +72,7 @@ def check_memory(needs: Needs, paths: SystemPaths) -> Check:
     if needs.filled_at_boot_bytes > memory.available_bytes:
         return Check(name="memory", status="fail", saw=saw, needed=needed, remedy=remedy)
     if needs.host_bytes * _NARROW > memory.available_bytes:
-        why = "the tier is filled only as it is used, so the server may be killed later"
+        why = "a device cache of its full size may get the server killed"
         return Check(name="memory", status="warn", saw=saw, needed=needed, remedy=f"{remedy}; {why}")
     return Check(name="memory", status="ok", saw=saw, needed=needed)
 

@@ -151,7 +151,8 @@ def derive(
         shm_bytes=shm,
         queue_bytes=queue,
         host_bytes=sum(count for count, _ in parts),
-        filled_at_boot_bytes=processes + weight_bytes * (platform == "cpu") + shm + total.pinned * engines,
+        # Every tier is zeroed, or populated, when it is made; of the device cache only num_gpu_blocks are.
+        filled_at_boot_bytes=processes + weight_bytes * (platform == "cpu") + shm + private,
         host_explanation=" + ".join(f"{name} {size(count)}" for count, name in parts if count),
         shm_explanation="the host tier" if shm > queue else "the queues between the server's processes",
         engine_ids=tuple(total.engine_ids),
