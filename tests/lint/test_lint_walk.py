@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kvoffload.lint.walk import MAX_BYTES, Found, files
+from pytest_kvoffload.lint.sources import interesting
+from pytest_kvoffload.lint.sources.formats import TRIGGERS
+from pytest_kvoffload.lint.walk import CORES, MAX_BYTES, Found, files
 
 TEXT = "vllm serve m --kv-offloading-size 8\n"
 
@@ -100,3 +102,11 @@ def test_markdown_is_on_request() -> None:
     put("README.md", f"```sh\n{TEXT}```\n")
     assert names()[0] == []
     assert names(markdown=True)[0] == ["README.md"]
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_the_fast_filter_misses_no_trigger(trigger: bytes) -> None:
+    assert any(core in trigger for core in CORES)
+    assert interesting(trigger)
+    Path("a.sh").write_bytes(b"x = " + trigger.upper() + b"\n")
+    assert names()[0] == ["a.sh"]
