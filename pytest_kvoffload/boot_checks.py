@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_kvoffload.errors import EngineError
+from pytest_kvoffload.errors import ConfigError, EngineError, LintError
 from pytest_kvoffload.session import Arm
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.lint.model import Diagnostic
 
 __all__ = ["before_boot"]
 
@@ -27,9 +30,67 @@ def before_boot(
     def check(arm: Arm) -> None:
         if arm.engine.kind == "attach":
             return
+        if lint != "off":
+            _lint(arm, level=lint, ignored=_ignored(settings or {}), warn=warn)
         _look_at_machine(arm, insist=insist, warn=warn)
 
     return check
+
+
+def _ignored(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Return the codes that ``[lint] ignore`` names.
+
+    Raises:
+        UsageError: not a list of words, an unknown key, an unknown rule.
+    """
+    from pytest_kvoffload.lint.registry import resolve
+
+    for key in settings:
+        if key != "ignore":
+            raise ConfigError(section="lint", key=key, got="an unknown key", expected="ignore")
+    words = settings.get("ignore", [])
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(section="lint", key="ignore", got=repr(words), expected="a list of rule codes or names")
+    return resolve(words, "[lint] ignore")
+
+
+def _lint(arm: Arm, *, level: str, ignored: frozenset[str], warn: Callable[[str], None]) -> None:
+    """Lint what is about to boot.
+
+    Raises:
+        LintError: an error was found and the level is ``error``.
+    """
+    from pytest_kvoffload.engine.connectors import connector_argv
+    from pytest_kvoffload.lint import lint_config
+
+    version = arm.engine.vllm_version
+    parts = connector_argv(
+        arm.connector, engine=arm.engine, server_version=version, cpu_platform=arm.engine.kind == "cpu"
+    )
+    found = [
+        finding
+        for finding in lint_config(
+            arm.connector,
+            arm.engine,
+            (*arm.engine.args, *parts.args),
+            {**arm.engine.env, **arm.connector.env},
+            version,
+        )
+        if finding.code not in ignored
+    ]
+    errors = [f for f in found if f.severity == "error"]
+    for finding in found:
+        if finding.severity == "warning" or (finding.severity == "error" and level == "warn"):
+            warn(f"[connectors.{arm.connector.name}] {_text(finding)}")
+    if errors and level == "error":
+        lines = [f"the configuration of [connectors.{arm.connector.name}] was refused before the boot:"]
+        lines += [f"  {_text(finding)}" for finding in errors]
+        lines.append("  to boot all the same: --kvoffload-lint=warn, or list the code in [lint] ignore")
+        raise LintError("\n".join(lines))
+
+
+def _text(finding: Diagnostic) -> str:
+    return f"{finding.message} [{finding.code} {finding.name}]; {finding.remedy}"
 
 
 def _look_at_machine(arm: Arm, *, insist: bool, warn: Callable[[str], None]) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "ExitCode",
     "IncomparableError",
     "KVOffloadError",
+    "LintError",
     "MissingExtraError",
     "PreflightError",
     "ProvisionError",
@@ -133,6 +134,10 @@ class IncomparableError(KVOffloadError):
     """Two measurements differ in something that makes a comparison meaningless."""
 
     exit_code = ExitCode.INCONCLUSIVE
+
+
+class LintError(UsageError):
+    """A configuration that the linter refuses was about to be booted."""
 
 
 class EngineError(KVOffloadError):
