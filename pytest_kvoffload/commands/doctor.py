@@ -97,11 +97,19 @@ def _check_all(
     model = model if model is not None and model.is_dir() else None
     reports = {}
     packages: list[str] = []
+    version, on_cpu = _engine_facts(config, python)
     for connector in chosen:
         reports[connector.name] = preflight(
-            engine=config.engine, connector=connector, model_path=model, ports=ports, packages="none"
+            engine=config.engine,
+            connector=connector,
+            model_path=model,
+            ports=ports,
+            server_version=version,
+            cpu_platform=on_cpu,
+            packages="none",
         ).checks
-        packages += what_is_needed(engine=config.engine, connector=connector).packages
+        needs = what_is_needed(engine=config.engine, connector=connector, server_version=version, cpu_platform=on_cpu)
+        packages += needs.packages
     common = [check for check in next(iter(reports.values()), ()) if all(check in r for r in reports.values())]
     if config.engine.kind != "attach":
         common += check_interpreter(
@@ -113,6 +121,20 @@ def _check_all(
         if own:
             sections.append((name, own))
     return sections
+
+
+def _engine_facts(config: KVOffloadConfig, python: str | None) -> tuple[str | None, bool | None]:
+    """Return version and platform of an interpreter of the user's own; both decide where a tier's bytes live."""
+    from pytest_kvoffload.engine.interpreter import inspect_interpreter
+    from pytest_kvoffload.errors import EngineError
+
+    if config.engine.kind == "attach" or (config.engine.kind == "cpu" and python is None):
+        return config.engine.vllm_version, None
+    try:
+        found = inspect_interpreter(python or config.engine.python, env=config.engine.env)
+    except EngineError:
+        return config.engine.vllm_version, None  # the check of the interpreter says what is wrong with it
+    return found.vllm_version, found.cpu_platform or config.engine.kind == "cpu"
 
 
 def _print_table(sections: Iterable[tuple[str, Sequence[Check]]]) -> None:

