@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from pytest_kvoffload.lint.model import Document, Location, Unresolved
-from pytest_kvoffload.lint.sources.collect import Collector, TooMuch
+from pytest_kvoffload.lint.sources.collect import Collector
 from pytest_kvoffload.lint.sources.dockerfile import read_dockerfile
 from pytest_kvoffload.lint.sources.dotenv import read_dotenv
 from pytest_kvoffload.lint.sources.formats import interesting, sniff, trigger
@@ -19,7 +19,7 @@ from pytest_kvoffload.lint.sources.requirements import read_requirements
 from pytest_kvoffload.lint.sources.sbatch import read_sbatch
 from pytest_kvoffload.lint.sources.shell import read_shell
 from pytest_kvoffload.lint.sources.systemd import read_systemd
-from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source, whole
+from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source, TooMuch, whole
 from pytest_kvoffload.lint.sources.yamlfile import read_yaml_text
 
 __all__ = ["MAX_CHARACTERS", "READERS", "Reader", "interesting", "read"]
@@ -80,7 +80,7 @@ def read(path: str, text: str, *, markdown: bool = False, helm: bool = False) ->
         note = Unresolved(location=Location(path=path, line=1), reason="the file is too large to be a configuration")
         return Document(path=path, reader=name, unresolved=(note,), text="")
     out = Collector(Source.of(path, clean), name, helm=helm, markdown=markdown)
-    if trigger(clean):
+    if trigger(clean) or trigger(path):
         try:
             reader(out, whole(clean))
         except TooMuch:

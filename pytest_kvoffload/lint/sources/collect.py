@@ -21,7 +21,7 @@ from pytest_kvoffload.lint.model import (
     Value,
 )
 from pytest_kvoffload.lint.sources.images import image_versions
-from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source
+from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source, TooMuch
 
 if TYPE_CHECKING:
     from pytest_kvoffload.lint.sources.argv import Surroundings
@@ -30,10 +30,6 @@ MAX_STEPS = 120_000
 MAX_LAUNCHES = 400
 
 _IGNORE = re.compile(r"(?:#|//|<!--)\s*kvoffload:\s*ignore\[([A-Za-z0-9_,\s-]+)\]\s*(.*?)\s*(?:-->)?\s*$")
-
-
-class TooMuch(Exception):  # noqa: N818  a signal inside the readers, never shown to a user
-    """The reader's step budget is spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +200,11 @@ def find_suppressions(source: Source) -> Iterable[Suppression]:
 def _next_line(source: Source, number: int) -> int:
     """Return the next line that is not a suppression itself (several may be stacked)."""
     following = number + 1
-    while following <= len(source.starts) and _IGNORE.search(source.line_text(following)):
+    while following <= len(source.starts):
+        line = source.line_text(following)
+        match = _IGNORE.search(line)
+        if match is None or line[: match.start()].strip():
+            break
         following += 1
     return following
 

@@ -40,7 +40,8 @@ def interpolated(text: Mapped) -> Mapped:
 
 
 def _interpolate(node: YNode | None, depth: int = 0) -> YNode | None:
-    if node is None or depth > 20:
+    """Interpolate the short trees of a service (aliases below the third level are left as they are)."""
+    if node is None or depth > 3:
         return node
     if node.kind == "scalar":
         text = interpolated(node.text)

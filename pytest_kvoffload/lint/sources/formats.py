@@ -7,7 +7,7 @@ import re
 TRIGGERS = (
     b"vllm", b"lmcache", b"lm_cache", b"kv-transfer", b"kv_transfer", b"kvtransfer", b"kv-offload", b"kv_offload",
     b"kvoffload", b"cpu-offload-gb", b"cpu_offload_gb", b"offloadingconnector", b"hicache", b"hierarchical-cache",
-    b"hierarchical_cache", b"sglang", b"swap-space", b"swap_space", b"kv_connector", b"max_local_cpu",
+    b"hierarchical_cache", b"sglang", b"swap-space", b"swap_space", b"kv_connector", b"local_cpu", b"max_local_disk",
 )  # fmt: skip
 """Lower-case words, one of which stands in every file that a reader could find something in."""
 
@@ -75,7 +75,7 @@ def _by_name(name: str, path: str, text: str) -> str | None:
         return "notebook"
     if name.endswith((".md", ".mdx", ".markdown", ".rst")):
         return "markdown"
-    if name.endswith(".toml"):
+    if name.endswith(".toml") or name in ("uv.lock", "poetry.lock", "pdm.lock", "pipfile"):
         return "toml"
     if name.endswith((".json", ".jsonc")):
         return "json"

@@ -24,6 +24,7 @@ from pytest_kvoffload.lint.sources.tree import char_index
 
 MAX_PATHS = 8
 MAX_LOOP = 4
+MAX_WORDS = 5_000
 MAX_CALLS = 12
 MAX_REPEATS = 24
 """How often one function is walked; a launcher called oftener repeats itself."""
@@ -180,6 +181,8 @@ class Script:
                     words.extend(expand(self, part, state))
             elif child.type in ("herestring_redirect", "file_redirect", "heredoc_redirect"):
                 continue
+            elif len(words) > MAX_WORDS:
+                break
             elif child.is_named or child.type in ("=", "==", "=~"):
                 words.extend(expand(self, child, state))
         if not words:
@@ -353,7 +356,7 @@ class Script:
         if not words or any(w.spread or "{" in w.text or "*" in w.text for w in words):
             words = [Word(hole(at), at, at)]
         states = [state]
-        for word in words[:MAX_LOOP]:
+        for word in words[: 1 if self.out.steps > MANY_STEPS else MAX_LOOP]:
             for one in states:
                 one.dead = False
                 one.assign(name, Variable((word,), word.start, word.end))

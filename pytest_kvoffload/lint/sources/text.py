@@ -16,6 +16,14 @@ from pytest_kvoffload.lint.model import Certainty, Location
 HOLE = "\ue000"
 """Stands for a piece of text that only a run would give (one private-use character for each such piece)."""
 
+MAX_JOINED = 1_000_000
+"""Characters of one joined text; ``A=$A$A`` a few times over is no configuration."""
+
+
+class TooMuch(Exception):  # noqa: N818  a signal inside the readers, never shown to a user
+    """The text asks for more work or memory than a configuration does."""
+
+
 _ESCAPE = re.compile(
     r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[0-7]{1,3}|\r?\n[ \t]*|.)", re.DOTALL
 )
@@ -103,6 +111,8 @@ def join(parts: Iterable[Mapped], at: int | None = None, glue: str = "") -> Mapp
     pieces = list(parts)
     if len(pieces) == 1 and at is None:
         return pieces[0]
+    if sum(len(piece) for piece in pieces) > MAX_JOINED:
+        raise TooMuch
     texts: list[str] = []
     offsets: list[int] = []
     for index, part in enumerate(pieces):

@@ -17,15 +17,20 @@ def word_of_node(node: YNode) -> Word:
     return Word(node.text, node.at, max(node.end, node.at), quoted=node.quoted)
 
 
-def words_of_node(node: YNode | None, *, split: bool = True) -> list[Word]:
+MAX_WORDS = 5_000
+
+
+def words_of_node(node: YNode | None, *, split: bool = True, depth: int = 0) -> list[Word]:
     """Return the words of a list, or of a string (split like a shell would, without expansion)."""
     if node is None:
         return []
     if node.kind == "seq":
         words: list[Word] = []
         for item in node.items:
-            if item.kind == "seq":
-                words.extend(words_of_node(item))
+            if len(words) > MAX_WORDS:
+                break
+            if item.kind == "seq" and depth < 2:
+                words.extend(words_of_node(item, depth=depth + 1))
             elif item.kind == "scalar":
                 words.extend(_list_item(item))
         return words
