@@ -6,8 +6,9 @@ them; :func:`quantile`, :func:`smallest_n` and :func:`holm` need neither.
 
 from pytest_kvoffload.stats.noise import NoiseFloor, noise_floor
 from pytest_kvoffload.stats.quantiles import QuantileInterval, quantile, quantile_interval, smallest_n
+from pytest_kvoffload.stats.result import TailDecision, TailResult
 from pytest_kvoffload.stats.sequential import Look, SequentialGate, holm, holm_adjusted
-from pytest_kvoffload.stats.tail import TailDecision, TailResult, tail_regression
+from pytest_kvoffload.stats.tail import tail_regression
 
 __all__ = [
     "Look",

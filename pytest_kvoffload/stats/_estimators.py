@@ -33,6 +33,8 @@ class Estimate:
     """Sampling variance of ``log_ratio`` from request to request; drift and boots come on top."""
     tail_n: int
     """Number of values per arm that carry it (the smaller arm)."""
+    units: float
+    """As how many independent values they count: fewer than ``tail_n`` where slow requests come in bursts."""
     informative: int
     """Number of independent units (pairs, or requests when unpaired) that have a value in the tail set."""
     method: str
@@ -67,13 +69,17 @@ def rank_window(reference: FloatArray, candidate: FloatArray, low: float, high: 
     influence_c = np.clip(aligned, floor, ceiling) * scale
     in_r = (reference > floor) & (reference <= ceiling)
     in_c = (aligned > floor) & (aligned <= ceiling)
+    variance, bursts = _variance(influence_r, influence_c, paired)
+    constant = paired and bool(np.allclose(candidate, reference + log_ratio, rtol=0.0, atol=1e-12))
     tail_n = min(stop_r - start_r, stop_c - start_c)
     return Estimate(
         log_ratio=log_ratio,
         # The mean of the tail set was estimated from tail_n values, as in the usual n - 1.
-        variance=_variance(influence_r, influence_c, paired) * tail_n / max(tail_n - 1, 1),
+        variance=variance * tail_n / max(tail_n - 1, 1),
         tail_n=tail_n,
-        informative=_informative(in_r, in_c, paired),
+        units=tail_n / bursts,
+        # One and the same ratio in all pairs: then all of them speak, not only those in the window.
+        informative=len(reference) if constant else _informative(in_r, in_c, paired),
         method=f"order statistics from quantile {low:.4g} to {high:.4g}",
     )
 
@@ -124,10 +130,12 @@ def upper_mode(
     mean_r, mean_c = float(reference[above_r].mean()), float(candidate[above_c].mean())
     influence_r = np.where(above_r, (reference - mean_r) * (len(reference) / count_r), 0.0)
     influence_c = np.where(above_c, (candidate - mean_c) * (len(candidate) / count_c), 0.0)
+    variance, bursts = _variance(influence_r, influence_c, paired)
     estimate = Estimate(
         log_ratio=mean_c - mean_r,
-        variance=_variance(influence_r, influence_c, paired) * fewest / (fewest - 1),
+        variance=variance * fewest / (fewest - 1),
         tail_n=fewest,
+        units=fewest / bursts,
         informative=_informative(above_r, above_c, paired),
         method="mode of slow requests, apart from the others",
     )
@@ -140,10 +148,30 @@ def _crowd(ordered: FloatArray, centres: FloatArray) -> FloatArray:
     return (high - low).astype(np.float64)
 
 
-def _variance(influence_r: FloatArray, influence_c: FloatArray, paired: bool) -> float:
-    if paired:
-        return float((influence_c - influence_r).var(ddof=1) / len(influence_r))
-    return float(influence_c.var(ddof=1) / len(influence_c) + influence_r.var(ddof=1) / len(influence_r))
+def _variance(influence_r: FloatArray, influence_c: FloatArray, paired: bool) -> tuple[float, float]:
+    """Return the variance of the mean influence, and by what factor neighbours' dependence raised it.
+
+    Slow requests come in bursts when one stall holds up several: then a burst is one observation and not many. The
+    factor is one plus twice the sum of the autocorrelations with Bartlett's weights up to lag n**(1/3) (Newey and West
+    1987, "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix",
+    Econometrica 55(3)), and never below one.
+    """
+    if min(len(influence_r), len(influence_c)) < 2:
+        return float("inf"), 1.0
+    series = [influence_c - influence_r] if paired else [influence_r, influence_c]
+    plain = [float(one.var(ddof=1)) / len(one) for one in series]
+    whole = sum(variance * _burst_factor(one) for variance, one in zip(plain, series, strict=True))
+    return whole, whole / sum(plain) if whole > 0.0 else 1.0
+
+
+def _burst_factor(series: FloatArray) -> float:
+    centred = series - series.mean()
+    n, power = len(centred), float(centred @ centred)
+    if not power > 0.0:
+        return 1.0
+    lags = round(n ** (1 / 3))
+    weighted = sum((1.0 - lag / (lags + 1)) * float(centred[:-lag] @ centred[lag:]) for lag in range(1, lags + 1))
+    return float(max(1.0, 1.0 + 2.0 * weighted / power))
 
 
 def _informative(in_r: NDArray[np.bool_], in_c: NDArray[np.bool_], paired: bool) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from pytest_kvoffload.stats._checks import probability, require
-from pytest_kvoffload.stats.tail import TailResult, tail_regression
+from pytest_kvoffload.stats.result import TailResult
+from pytest_kvoffload.stats.tail import tail_regression
 
 Spending: TypeAlias = Literal["linear", "obrien-fleming", "pocock"]
 Key = TypeVar("Key", bound=Hashable)

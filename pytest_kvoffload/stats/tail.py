@@ -7,9 +7,10 @@ The question is asked of a quantile (p99) of two samples, with an answer of thre
    on three values of 300. Where the slow requests form a mode apart (misses of a cache) and both arms have about as
    many, that mode is the tail set. Either choice looks at both arms alike.
 2. *Variance.* From request to request by the influence function, on differences of pairs when the same requests were
-   replayed, plus what drift, blocks and boots add (:mod:`~pytest_kvoffload.stats._slow`). No distribution is assumed
-   of the latencies; Student's t with as many degrees of freedom as the tail set has values less one, mixed by
-   Satterthwaite, stands for the few values of a small tail set.
+   replayed; raised where slow requests come in bursts; plus what drift, blocks and boots add
+   (:mod:`~pytest_kvoffload.stats._slow`). No distribution is assumed of the latencies; Student's t with as many degrees
+   of freedom as the tail set has independent values less one, mixed by Satterthwaite, stands for the few values of a
+   small tail set.
 3. *Nested tail sets.* Nobody knows where a change begins, so the slowest 2 %, 3 %, 4 % and 7 % (for p99) are all
    tested. The 2 %, right at the quantile, must at least lean towards "worse" before a larger set counts, so that a
    change below the quantile does not pass for a change of it; they may decide alone as well. The 7 % may decide only
@@ -17,9 +18,6 @@ The question is asked of a quantile (p99) of two samples, with an answer of thre
    weighted p-value counts. The sets overlap, so their p-values move together and the weights (:data:`_WEIGHTS`) add
    up to more than one; that the level holds is shown by the simulation. Where the tail is a mode apart there are two
    sets only, the mode and the 2 %, and the weights add up to one.
-4. *No p below what the data can carry*: with m informative units a sign-flip test has no p under 2**-m, so neither
-   has this one.
-
 The error rates are measured, not claimed: docs/gate-error-rates.md has the table and benchmarks/gate_simulation.py
 makes it.
 """
@@ -28,17 +26,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pytest_kvoffload.stats._checks import exact, positive_list, probability, require
 from pytest_kvoffload.stats.quantiles import smallest_n
+from pytest_kvoffload.stats.result import TailDecision, TailResult, explained
 
 if TYPE_CHECKING:
     from pytest_kvoffload.stats._estimators import Estimate, FloatArray
     from pytest_kvoffload.stats._slow import SlowNoise
 
-TailDecision: TypeAlias = Literal["worse", "not_worse", "inconclusive"]
 Labels: TypeAlias = Sequence[Hashable]
 
 _WIDTHS = (2.0, 3.0, 4.0, 7.0)
@@ -53,42 +51,6 @@ _NEAR = 5.0
 """The widest set counts at level a only where the main one has p <= 5 a."""
 _WIDEST = 0.045
 """How far the main set reaches from the quantile at most, as a share of the requests: p50 is asked about the middle."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailResult:
-    """What :func:`tail_regression` found. Ratios are candidate over reference: above 1 is slower."""
-
-    decision: TailDecision
-    """``worse``: by more than the margin, at level ``alpha``. ``not_worse``: the upper bound of the ratio lies below
-    the margin. ``inconclusive``: neither can be said; ``explanation`` says why and how many requests would do."""
-    p_value: float
-    """One-sided, of "worse by no more than the margin"."""
-    ratio: float
-    """Estimated ratio of the tails around the quantile."""
-    ratio_low: float
-    """Lower bound of the two-sided interval; 0.0 when n cannot carry one."""
-    ratio_high: float
-    """Upper bound of the two-sided interval; infinite when n cannot carry one."""
-    n: int
-    """Requests per arm (the smaller arm when unpaired)."""
-    quantile: float
-    margin: float
-    alpha: float
-    confidence: float
-    """Of the interval."""
-    reference_quantile: float
-    """Sample quantile of the reference, seconds."""
-    candidate_quantile: float
-    """Sample quantile of the candidate, seconds."""
-    tail_n: int
-    """Values per arm that the ratio rests on."""
-    slow_sd: float
-    """Standard deviation of the log ratio from drift, blocks and boots; in percent, for small values."""
-    needed_n: int | None
-    """When inconclusive: requests per arm that would be enough if the estimate stays, ``None`` when no number would."""
-    method: str
-    explanation: str
 
 
 def tail_regression(
@@ -186,12 +148,13 @@ def tail_regression(
         reference_quantile=_sample_quantile(np, before, quantile),
         candidate_quantile=_sample_quantile(np, after, quantile),
         tail_n=shown.tail_n,
+        tail_units=shown.units,
         slow_sd=math.sqrt(slow.variance),
         needed_n=needed,
         method=("paired" if paired else "unpaired") + f" tail ratio, {shown.method}",
         explanation="",
     )
-    return _explained(result, slow.assumed)
+    return explained(result, assumed_boot=slow.assumed)
 
 
 def _positive(np: Any, samples: Iterable[float], name: str) -> FloatArray:
@@ -238,7 +201,7 @@ def _reach(q: float, width: float) -> tuple[float, float]:
     """Return the quantiles between which a tail set lies: up to the maximum, or around a quantile of the middle."""
     reach = _WIDEST * width / _WIDTHS[2]
     low = max(1.0 - width * (1.0 - q), q - reach, 0.0)
-    return low, 1.0 if q + _WIDEST >= 1.0 else q + reach
+    return low, 1.0 if q + _WIDEST >= 1.0 else min(q + reach, 1.0)
 
 
 def _slow(
@@ -282,19 +245,19 @@ def _label_pair(
 
 def _spread(estimate: Estimate, slow: SlowNoise) -> tuple[float, float]:
     """Return the standard error of an estimate and its degrees of freedom (Satterthwaite 1946)."""
-    inner = max(estimate.tail_n - 1, 1)
+    inner = max(estimate.units - 1.0, 1.0)
     variance = estimate.variance + slow.variance
     share = estimate.variance**2 / inner + slow.variance**2 / slow.degrees
-    return math.sqrt(variance), min(variance**2 / share, 1e9) if share > 0.0 else float(inner)
+    return math.sqrt(variance), min(variance**2 / share, 1e9) if share > 0.0 else inner
 
 
 def _p(estimate: Estimate, slow: SlowNoise, bound: float, special: Any) -> float:
     error, degrees = _spread(estimate, slow)
-    floor = 0.5 ** min(estimate.informative, 1000)
     if not error > 0.0:
-        # No scatter at all: a clock so coarse that every pair agrees. What remains is the count of pairs.
-        return floor if estimate.log_ratio > bound + 1e-12 else 1.0
-    return max(float(special.stdtr(degrees, (bound - estimate.log_ratio) / error)), floor)
+        # No scatter at all: a clock so coarse, or arms so alike, that all pairs of the tail agree. A sign test of as
+        # many units stands in for Student's.
+        return 0.5 ** min(estimate.informative, 1000) if estimate.log_ratio > bound + 1e-12 else 1.0
+    return float(special.stdtr(degrees, (bound - estimate.log_ratio) / error))
 
 
 def _interval(estimate: Estimate, slow: SlowNoise, confidence: float, special: Any) -> tuple[float, float]:
@@ -309,32 +272,8 @@ def _needed(
     """Return the n at which the present estimate would decide: the error shrinks with n, slow noise does not."""
     distance = abs(estimate.log_ratio - bound)
     level = alpha * _WEIGHTS[2] if estimate.log_ratio > bound else (1.0 - confidence) / 2.0
-    room = (distance / float(special.stdtrit(max(estimate.tail_n - 1, 1), level))) ** 2 - slow.variance
+    room = (distance / float(special.stdtrit(max(estimate.units - 1.0, 1.0), level))) ** 2 - slow.variance
     if not room > 0.0:
         return None
     needed = max(math.ceil(n * estimate.variance / room), n + 1)
     return needed if needed <= 1000 * n else None
-
-
-def _explained(result: TailResult, assumed_boot: bool) -> TailResult:
-    name = f"p{result.quantile * 100:g}"
-    seen = (
-        f"{name} {result.reference_quantile:.4g} s -> {result.candidate_quantile:.4g} s; tail ratio {result.ratio:.3f}"
-        f" ({result.ratio_low:.3f} to {result.ratio_high:.3f} at {result.confidence:.0%}),"
-        f" margin {result.margin:.0%}, n = {result.n}"
-    )
-    if result.decision == "worse":
-        text = f"{seen}: slower by more than the margin (p = {result.p_value:.2g} <= {result.alpha:g})"
-    elif result.decision == "not_worse":
-        text = f"{seen}: the upper bound lies below the margin"
-    elif math.isinf(result.ratio_high):
-        text = f"{seen}: {result.n} requests per arm cannot carry a {name}; at least {result.needed_n} are needed"
-    else:
-        text = f"{seen}: neither worse (p = {result.p_value:.2g} > {result.alpha:g}) nor below the margin"
-        if result.needed_n is not None:
-            text += f"; about {result.needed_n} requests per arm would tell, if the ratio stays"
-        else:
-            text += "; more requests would not tell, the ratio is too close to the margin or boots and drift too large"
-    if assumed_boot:
-        text += "; an arm has one boot, whose own effect is assumed to be 3 %: several boots per arm would measure it"
-    return replace(result, explanation=text)
