@@ -81,7 +81,8 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> Diagnosis:
         return _from_hit(log, hit)
     block = block or _first_error_lines(log)
     if block:
-        shown = next((line.text.strip() for line in block if not line.frame and not _is_opening(line)), block[-1].text)
+        exceptions = {traceback.exception for traceback in log.tracebacks}
+        shown = next((line for line in block if line in exceptions), block[0]).text.strip()
         return Diagnosis(
             cls=UNKNOWN,
             cause=_one_line(f"not a cause that is known here; the first error of the log is: {shown}"),

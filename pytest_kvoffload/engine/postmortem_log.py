@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PROCESS = re.compile(r"^\((?P<process>[A-Za-z][^()=]*? pid=\d+)\) ?")
 _VLLM_HEADER = re.compile(
-    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[[^\]]*\] ?(?P<text>.*)$"
+    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[(?P<where>[^\]]*)\] ?"
+    r"(?P<text>.*)$"
 )
 _LMCACHE_HEADER = re.compile(
     r"^\[[\d-]+ [\d:,]+\] LMCache (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): ?(?P<text>.*)$"
@@ -38,6 +39,8 @@ class LogLine:
     process: str
     """``"EngineCore pid=12"``, or an empty string for a line without prefix."""
     level: str | None
+    where: str | None = None
+    """``"core.py:1100"``, the place of the log call: all lines of one record have the same."""
     frame: bool = False
     """Whether it is a frame or a source line of a traceback: quoted code, never a statement about this run."""
 
@@ -91,16 +94,12 @@ class _Stream:
 
 def _split(number: int, raw: str) -> LogLine:
     raw = _ANSI.sub("", raw[: 2 * _MAX_LINE]).rstrip("\r\n")[:_MAX_LINE]
-    process, rest, level = "", raw, None
+    process, rest, level, where = "", raw, None, None
     if match := _PROCESS.match(raw):
         process, rest = match["process"], raw[match.end() :]
     if header := _VLLM_HEADER.match(rest) or _LMCACHE_HEADER.match(rest) or _UVICORN_HEADER.match(rest):
-        level, rest = header["level"], header["text"]
-    return LogLine(number=number, raw=raw, text=rest, process=process, level=level)
-
-
-def _as_frame(line: LogLine) -> LogLine:
-    return LogLine(number=line.number, raw=line.raw, text=line.text, process=line.process, level=line.level, frame=True)
+        level, rest, where = header["level"], header["text"], header.groupdict().get("where")
+    return LogLine(number=number, raw=raw, text=rest, process=process, level=level, where=where)
 
 
 def parse_log(text: str | Iterable[str]) -> ParsedLog:
@@ -118,7 +117,7 @@ def parse_log(text: str | Iterable[str]) -> ParsedLog:
             stream.state, stream.block = "frames", [line]
         elif stream.state == "frames":
             if line.text[:1].isspace() or not line.text:
-                line = _as_frame(line)
+                line = replace(line, frame=True)
                 stream.block.append(line)
             elif _EXCEPTION.match(line.text):
                 stream.state, stream.exception = "exception", line
@@ -128,8 +127,10 @@ def parse_log(text: str | Iterable[str]) -> ParsedLog:
             else:
                 stream.close()
         elif stream.state == "exception":
-            # The text of an exception may have several lines; a log header of another level ends it.
-            continues = line.level == stream.block[0].level and not _EXCEPTION.match(line.text)
+            # The text of an exception may have several lines; the header of another record ends it.
+            opening = stream.block[0]
+            same_record = (line.level, line.where) == (opening.level, opening.where)
+            continues = same_record and not _EXCEPTION.match(line.text)
             if continues and line.text and not line.text.startswith(("During handling", "The above exception")):
                 stream.block.append(line)
             elif finished := stream.close():

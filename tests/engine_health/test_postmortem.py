@@ -93,10 +93,17 @@ def test_an_unknown_cause_says_so_and_shows_the_first_error_block() -> None:
     found = diagnose("\n".join([*block, *ENGINE_TRACEBACK, *API_TRACEBACK]), exit_code=1)
     assert found.cls == "unknown"
     assert not found.known
-    assert found.cause.startswith("not a cause that is known here; the first error of the log is: ")
+    text = "not a cause that is known here; the first error of the log is: FlumoxError: the flux is inverted"
+    assert found.cause == text
     assert [line for line in found.lines if "FlumoxError: the flux is inverted" in line]
     assert "WorkerProc failed to start." in found.lines[0]
     assert not any("EngineCore" in line for line in found.lines)
+
+
+def test_the_next_record_of_a_process_does_not_belong_to_its_traceback() -> None:
+    other = WORKER.replace("multiproc_executor.py:1063", "multiproc_executor.py:315") + "Worker proc died unexpectedly"
+    parsed = parse_log("\n".join([*WORKER_TRACEBACK, WORKER + "  and more of it", other]))
+    assert parsed.tracebacks[0].lines[-1].text == "  and more of it"
 
 
 def test_an_error_line_without_traceback_is_an_error_block_too() -> None:
