@@ -6,11 +6,9 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
 
 from pytest_kvoffload.errors import ScrapeError, ServerDiedError, UsageError, WorkloadError
 from pytest_kvoffload.metrics.delta import delta
@@ -18,6 +16,14 @@ from pytest_kvoffload.metrics.query import total
 from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.probe.cache import reset_prefix_cache, settle
 from pytest_kvoffload.probe.environment import environment_of
+from pytest_kvoffload.probe.interface import (
+    MeasurementDiedError,
+    MeasurementInterrupted,
+    Progress,
+    ProgressCallback,
+    RestartCallback,
+    Server,
+)
 from pytest_kvoffload.probe.tier import learn_tier_tokens, reset_clears_tier
 from pytest_kvoffload.records import (
     ConnectorConfig,
@@ -26,7 +32,6 @@ from pytest_kvoffload.records import (
     PhaseResult,
     PlanSummary,
     RequestSample,
-    ServerInfo,
     Snapshot,
     WorkloadConfig,
     to_json,
@@ -40,48 +45,6 @@ from pytest_kvoffload.workload.tokens import learn_pool
 PROGRESS_SECONDS = 0.5
 DEATH_GRACE_SECONDS = 3.0
 """After failed requests: how long the operating system may take to tell that the server is gone."""
-
-
-class Server(Protocol):
-    """What a measurement needs of a server: one that was booted, or one that was attached to."""
-
-    @property
-    def info(self) -> ServerInfo:
-        """What the server says about itself."""
-
-    def check(self) -> None:
-        """Raise ServerDiedError when the server is gone; return at once otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a phase has come. ``hit_rate`` is cached over prompt tokens, ``None`` where it is not reported."""
-
-    phase: str
-    done: int
-    total: int
-    hit_rate: float | None
-    ttft_p50_seconds: float | None
-
-
-ProgressCallback = Callable[[Progress], None]
-RestartCallback = Callable[[], Server]
-
-
-class MeasurementInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a measurement. ``partial`` holds what was measured until then (``complete`` is false)."""
-
-    def __init__(self, partial: Measurement) -> None:
-        super().__init__(f"interrupted while measuring {partial.arm!r}")
-        self.partial = partial
-
-
-class MeasurementDiedError(ServerDiedError):
-    """The server died during a measurement. ``partial`` holds what was measured until then."""
-
-    def __init__(self, message: str, partial: Measurement) -> None:
-        super().__init__(message)
-        self.partial = partial
 
 
 def measure(
@@ -162,6 +125,7 @@ class _Run:
         self.plan: Plan | None = None
         self.transcripts: dict[int, tuple[int, ...]] = {}
         self.progressed_at = 0.0
+        self.progress_told: tuple[str, int] = ("", 0)
 
     # ------------------------------------------------------------------------------------------ the course
     def everything(self) -> None:
@@ -278,8 +242,10 @@ class _Run:
         self._report(phase, drive.samples())
 
     def _report(self, phase: PlannedPhase, samples: tuple[RequestSample, ...], *, last: bool = False) -> None:
-        if self.progress is None or (not samples and not last):
+        told = (phase.name, len(samples))
+        if self.progress is None or (not samples and not last) or told == self.progress_told:
             return
+        self.progress_told = told
         times = [sample.ttft_seconds for sample in samples if sample.ok and sample.ttft_seconds is not None]
         known = [(sample.cached_tokens, sample.prompt_tokens) for sample in samples if sample.cached_tokens is not None]
         asked = sum(prompt for _, prompt in known)
@@ -382,14 +348,3 @@ def _authorization(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     source = os.environ if environ is None else environ
     key = source.get("KVOFFLOAD_API_KEY") or source.get("VLLM_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-__all__ = [
-    "MeasurementDiedError",
-    "MeasurementInterrupted",
-    "Progress",
-    "ProgressCallback",
-    "RestartCallback",
-    "Server",
-    "measure",
-]

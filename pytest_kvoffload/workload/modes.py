@@ -16,21 +16,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from pytest_kvoffload.errors import ConfigError, WorkloadError, did_you_mean
 from pytest_kvoffload.records import PlanSummary, RequestSpec, ServerInfo, WorkloadConfig
+from pytest_kvoffload.workload.draft import Draft
 from pytest_kvoffload.workload.plan import (
     MINIMUM_SESSIONS,
     Geometry,
     Plan,
-    PlannedPhase,
-    Preparation,
     check_workload,
     eviction_text,
     geometry,
 )
-from pytest_kvoffload.workload.prompts import SessionWriter, with_arrivals
+from pytest_kvoffload.workload.prompts import SessionWriter
 from pytest_kvoffload.workload.request_log import read_request_log
 from pytest_kvoffload.workload.tokens import TokenPool
 
@@ -38,57 +37,7 @@ BURST_REQUESTS = 16
 """Requests of a burst where the workload's concurrency asks for fewer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """What a mode works from, and the few things that all modes do alike."""
-
-    workload: WorkloadConfig
-    info: ServerInfo
-    sizes: Geometry
-    writer: SessionWriter
-
-    def cycle(self, sessions: int, turns: range, *, repeats: int = 1, family: str = "") -> tuple[RequestSpec, ...]:
-        """Visit every session once a turn, turn after turn: the order in which an LRU cache holds nothing useful."""
-        order = [(turn, session) for _ in range(repeats) for turn in turns for session in range(sessions)]
-        return tuple(
-            self.writer.request(index=index, session=session, turn=turn, family=family)
-            for index, (turn, session) in enumerate(order)
-        )
-
-    def phase(
-        self,
-        name: str,
-        requests: tuple[RequestSpec, ...],
-        preparation: Preparation,
-        *,
-        concurrency: int | None = None,
-        rate: bool = True,
-    ) -> PlannedPhase:
-        key = f"{self.workload.seed}/arrivals/{name}"
-        timed = with_arrivals(requests, rate_per_second=self.workload.rate_per_second if rate else None, key=key)
-        return PlannedPhase(
-            name=name,
-            requests=timed,
-            preparation=preparation,
-            concurrency=concurrency or self.workload.concurrency,
-        )
-
-    def summary(self, sessions: int, explanation: str, *, turns: int | None = None) -> PlanSummary:
-        return PlanSummary(
-            mode=self.workload.mode,
-            seed=self.workload.seed,
-            sessions=sessions,
-            turns=self.workload.turns if turns is None else turns,
-            working_set_tokens=self.sizes.working_set_tokens(sessions),
-            device_cache_tokens=self.sizes.device_tokens,
-            block_size_tokens=self.info.block_size_tokens,
-            evicts=self.sizes.evicts(sessions),
-            explanation=explanation,
-            tier_tokens=self.sizes.tier_tokens,
-        )
-
-
-def _evicting_sessions(draft: _Draft) -> int:
+def _evicting_sessions(draft: Draft) -> int:
     """Return how many sessions make a revisit leave the device; refuse a number that cannot."""
     asked, sizes = draft.workload.sessions, draft.sizes
     if asked is None:
@@ -107,7 +56,7 @@ def _evicting_sessions(draft: _Draft) -> int:
     return asked
 
 
-def _restore(draft: _Draft) -> Plan:
+def _restore(draft: Draft) -> Plan:
     sessions = _evicting_sessions(draft)
     notes: list[str] = []
     cold = draft.cycle(sessions, range(1))
@@ -125,7 +74,7 @@ def _restore(draft: _Draft) -> Plan:
     )
 
 
-def _resident(draft: _Draft) -> Plan:
+def _resident(draft: Draft) -> Plan:
     sizes = draft.sizes
     most = sizes.sessions_resident()
     if sizes.device_blocks is None and draft.workload.sessions is None:
@@ -147,7 +96,7 @@ def _resident(draft: _Draft) -> Plan:
     )
 
 
-def _thrash(draft: _Draft) -> Plan:
+def _thrash(draft: Draft) -> Plan:
     sizes, sessions = draft.sizes, draft.workload.sessions
     if sessions is None:
         if sizes.tier_tokens is None:
@@ -156,11 +105,11 @@ def _thrash(draft: _Draft) -> Plan:
                 "this arm: set workload.sessions (the tier arm's measurement says how many in plan.sessions)"
             )
         prompt = sizes.full_blocks * sizes.block_tokens
-        above_tier = math.ceil(draft.workload.overflow * sizes.tier_tokens / prompt) + 1
+        above_tier = math.ceil(draft.workload.overflow * sizes.tier_tokens / prompt) + sizes.concurrency
         sessions = max(above_tier, _evicting_sessions(draft))
     text = eviction_text(sizes, sessions)
     if sizes.tier_tokens is not None:
-        others = (sessions - 1) * sizes.full_blocks * sizes.block_tokens
+        others = sizes.blocks_between(sessions) * sizes.block_tokens
         relation = ">=" if others >= sizes.tier_tokens else "<"
         text += f"; they also hold {others} tokens {relation} {sizes.tier_tokens} tokens of tier"
         if others < sizes.tier_tokens:
@@ -173,7 +122,7 @@ def _thrash(draft: _Draft) -> Plan:
     )
 
 
-def _burst(draft: _Draft) -> Plan:
+def _burst(draft: Draft) -> Plan:
     if not draft.info.resets:
         raise WorkloadError(
             "mode 'burst' has to push one prefix out of the device, which needs /reset_prefix_cache: start the server "
@@ -196,7 +145,7 @@ def _burst(draft: _Draft) -> Plan:
     )
 
 
-def _no_reuse(draft: _Draft) -> Plan:
+def _no_reuse(draft: Draft) -> Plan:
     sessions = draft.workload.sessions or _evicting_sessions(draft)
     cold = draft.cycle(sessions, range(1))
     other = draft.cycle(sessions, range(1), family="other-")
@@ -207,7 +156,7 @@ def _no_reuse(draft: _Draft) -> Plan:
     )
 
 
-def _chat(draft: _Draft) -> Plan:
+def _chat(draft: Draft) -> Plan:
     turns = draft.workload.turns
     if turns < 2:
         raise ConfigError(
@@ -240,7 +189,7 @@ def _chat(draft: _Draft) -> Plan:
     )
 
 
-def _restart(draft: _Draft) -> Plan:
+def _restart(draft: Draft) -> Plan:
     sessions = draft.workload.sessions or _evicting_sessions(draft)
     text = f"{sessions} sessions, then a new server process: only a tier that outlives the server can serve them again"
     return Plan(
@@ -252,7 +201,7 @@ def _restart(draft: _Draft) -> Plan:
     )
 
 
-def _replay_log(draft: _Draft) -> Plan:
+def _replay_log(draft: Draft) -> Plan:
     path = draft.workload.request_log
     if path is None:
         raise ConfigError(
@@ -271,7 +220,8 @@ def _replay_log(draft: _Draft) -> Plan:
     distinct = {request.session: request.prompt_tokens // block for request in log.requests}
     working_set = sum(distinct.values()) * block
     device = draft.sizes.device_tokens
-    evicts = device is not None and working_set - max(distinct.values()) * block >= device
+    at_once = sum(sorted(distinct.values())[-draft.workload.concurrency :]) * block
+    evicts = device is not None and working_set - at_once >= device
     text = (
         f"{len(log.requests)} requests of {path} ({len(distinct)} distinct prompts, {working_set} tokens in full "
         "blocks) "
@@ -296,7 +246,7 @@ def _replay_log(draft: _Draft) -> Plan:
     return Plan(summary=summary, phases=phases, notes=log.notes)
 
 
-MODES: Mapping[str, Callable[[_Draft], Plan]] = {
+MODES: Mapping[str, Callable[[Draft], Plan]] = {
     "restore": _restore,
     "resident": _resident,
     "thrash": _thrash,
@@ -340,7 +290,7 @@ def build_plan(workload: WorkloadConfig, info: ServerInfo, pool: TokenPool, *, t
     else:
         sizes = geometry(workload, info, tier_tokens=tier_tokens)
     writer = SessionWriter(pool=pool, workload=workload, block_tokens=sizes.block_tokens)
-    plan = MODES[workload.mode](_Draft(workload=workload, info=info, sizes=sizes, writer=writer))
+    plan = MODES[workload.mode](Draft(workload=workload, info=info, sizes=sizes, writer=writer))
     needs_reset = any(phase.preparation == "reset" for phase in plan.phases)
     if needs_reset and not info.resets and workload.mode != "no_reuse" and not plan.summary.evicts:
         raise WorkloadError(
@@ -351,6 +301,4 @@ def build_plan(workload: WorkloadConfig, info: ServerInfo, pool: TokenPool, *, t
 
 
 def _renumber(requests: tuple[RequestSpec, ...]) -> list[RequestSpec]:
-    from dataclasses import replace
-
     return [replace(request, index=index) for index, request in enumerate(requests)]

@@ -2,9 +2,10 @@
 
 The proof of eviction. vLLM keeps evictable blocks in one queue, least recently used first, and frees the blocks of
 a request from its tail. Sessions are visited in a cycle; between two visits of a session all others are visited.
-With ``n`` sessions of ``b`` full blocks each and a device cache of ``N`` blocks, the others alone fill the device
-when ``(n - 1) * b >= N``: then not one block of the first visit can be left at the second, whatever the order
-within the queue. ``overflow`` is the margin on top of that.
+With ``n`` sessions of ``b`` full blocks each, ``c`` at once, and a device cache of ``N`` blocks, what surely comes in
+between fills the device when ``(n - c) * b >= N``: then not one block of the first visit can be left at the second,
+whatever the order within the queue. ``overflow`` is the margin on top of that. For open arrivals the argument takes
+requests to end in about the order in which they came.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Geometry:
     block_tokens: int
     device_blocks: int | None
     tier_tokens: int | None = None
+    concurrency: int = 1
 
     @property
     def full_blocks(self) -> int:
@@ -88,14 +90,21 @@ class Geometry:
         return sessions * self.full_blocks * self.block_tokens
 
     def evicts(self, sessions: int) -> bool:
-        """Whether the other sessions alone fill the device cache between two visits of one."""
-        return self.device_blocks is not None and (sessions - 1) * self.full_blocks >= self.device_blocks
+        """Whether what surely comes between two visits of a session fills the device cache."""
+        return self.device_blocks is not None and self.blocks_between(sessions) >= self.device_blocks
+
+    def blocks_between(self, sessions: int) -> int:
+        """Blocks that are used for certain between two visits of one session.
+
+        All other sessions are; but of those that ran at the same time some may have ended before it did.
+        """
+        return max(0, sessions - self.concurrency) * self.full_blocks
 
     def sessions_to_evict(self, overflow: float) -> int:
         """Fewest sessions whose others fill the device ``overflow`` times over."""
         if self.device_blocks is None:
             raise WorkloadError("the size of the device cache is not known")
-        return math.ceil(overflow * self.device_blocks / self.full_blocks) + 1
+        return math.ceil(overflow * self.device_blocks / self.full_blocks) + self.concurrency
 
     def sessions_resident(self) -> int:
         """Most sessions that the device holds while one of them is being served."""
@@ -123,7 +132,7 @@ def check_workload(workload: WorkloadConfig, info: ServerInfo) -> None:
         )
     total = workload.prefix_tokens + workload.suffix_tokens + workload.output_tokens
     if workload.mode == "chat":
-        total = workload.prefix_tokens + workload.turns * (workload.suffix_tokens + workload.output_tokens)
+        total = longest_chat_tokens(workload)
     if workload.mode != "replay_log" and info.max_model_len is not None and total > info.max_model_len:
         raise ConfigError(
             section="workload",
@@ -132,6 +141,11 @@ def check_workload(workload: WorkloadConfig, info: ServerInfo) -> None:
             expected=f"at most max_model_len = {info.max_model_len} tokens for prompt and output together; "
             "shorten the prompt or raise engine.max_model_len",
         )
+
+
+def longest_chat_tokens(workload: WorkloadConfig) -> int:
+    """Return the tokens of a conversation's last turn, its answer included."""
+    return workload.prefix_tokens + workload.turns * (workload.suffix_tokens + workload.output_tokens)
 
 
 def _positive(workload: WorkloadConfig) -> None:
@@ -175,10 +189,14 @@ def geometry(workload: WorkloadConfig, info: ServerInfo, *, tier_tokens: int | N
         block_tokens=info.block_size_tokens or DEFAULT_BLOCK_TOKENS,
         device_blocks=info.num_gpu_blocks,
         tier_tokens=tier_tokens,
+        concurrency=workload.concurrency,
     )
-    if sizes.device_blocks is not None and sizes.blocks_in_use >= sizes.device_blocks:
+    longest = sizes.blocks_in_use
+    if workload.mode == "chat":
+        longest = math.ceil(longest_chat_tokens(workload) / sizes.block_tokens)
+    if sizes.device_blocks is not None and longest >= sizes.device_blocks:
         raise WorkloadError(
-            f"one request needs {sizes.blocks_in_use} blocks of {sizes.block_tokens} tokens, the device cache has "
+            f"one request needs {longest} blocks of {sizes.block_tokens} tokens, the device cache has "
             f"{sizes.device_blocks}: shorten workload.prefix_tokens or raise engine.num_gpu_blocks"
         )
     return sizes
@@ -192,7 +210,10 @@ def eviction_text(sizes: Geometry, sessions: int) -> str:
             f"{sessions} sessions leave {per}; the server does not tell the size of its device cache, so eviction "
             "is not proven"
         )
-    others = (sessions - 1) * sizes.full_blocks
+    others = sizes.blocks_between(sessions)
+    which = f"the other {sessions - 1}"
+    if sizes.concurrency > 1:
+        which = f"at least {max(0, sessions - sizes.concurrency)} others ({sizes.concurrency} at once)"
     relation = ">=" if sizes.evicts(sessions) else "<"
     claim = (
         "the others push a session out before it is revisited"
@@ -200,6 +221,6 @@ def eviction_text(sizes: Geometry, sessions: int) -> str:
         else "the device may still hold a session when it is revisited"
     )
     return (
-        f"{sessions} sessions leave {per}; between two visits of one the other {sessions - 1} fill {others} blocks "
-        f"{relation} {sizes.device_blocks} blocks of device cache: {claim}"
+        f"{sessions} sessions leave {per}; between two visits of one {which} fill {others} blocks {relation} "
+        f"{sizes.device_blocks} blocks of device cache: {claim}"
     )

@@ -263,6 +263,17 @@ def lru_hits(sessions: int, blocks_each: int, capacity: int, order: list[int]) -
     return hits
 
 
+def test_requests_at_once_need_more_sessions() -> None:
+    made = plan(concurrency=4, overflow=2.0, prefix_tokens=96)
+    assert made.summary.sessions == math.ceil(2.0 * 40 / 6) + 4
+    assert "at least 14 others (4 at once) fill 84 blocks >= 40 blocks" in made.summary.explanation
+
+
+def test_a_conversation_must_fit_the_device_to_its_end() -> None:
+    with pytest.raises(WorkloadError, match=r"one request needs 40 blocks of 16 tokens, the device cache has 40"):
+        plan(mode="chat", turns=10, output_tokens=40, suffix_tokens=8)
+
+
 @given(blocks_each=st.integers(1, 12), capacity=st.integers(2, 80), sessions=st.integers(2, 40))
 @settings(max_examples=150, deadline=None)
 def test_what_is_called_evicted_never_hits_an_lru_cache(blocks_each: int, capacity: int, sessions: int) -> None:
