@@ -7,7 +7,6 @@ from pathlib import Path
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(\([A-Za-z_]+[^)]*pid=\d+\)\s*)+")
-_CORE_ERROR = re.compile(r"^\((?:EngineCore|Worker|VllmWorker)[^)]*\) (?:ERROR|CRITICAL)\b", re.MULTILINE)
 TAIL_BYTES = 64 * 1024
 
 
@@ -45,7 +44,4 @@ def explain(path: Path, *, exit_code: int | None) -> tuple[str, str]:
     if not text.strip():
         return "", ""
     found = diagnose(text, exit_code=exit_code)
-    if not found.known and "EngineDeadError" in text and not _CORE_ERROR.search(text):
-        cause = "the engine core is gone and wrote no error of its own (EngineDeadError): it was killed"
-        return cause, "look for the kernel's out-of-memory killer (dmesg), or for whoever sends SIGKILL"
     return found.cause, found.remedy

@@ -127,7 +127,7 @@ def test_an_engine_core_that_is_killed_is_reported_and_cleaned_up(native: Runnin
     with pytest.raises(ServerDiedError) as caught:
         native.check()
     assert "the server died after it was ready" in str(caught.value)
-    assert "the engine core is gone and wrote no error of its own (EngineDeadError)" in str(caught.value)
+    assert "the engine's process is gone and wrote no error of its own: it was killed" in str(caught.value)
     native.stop()
     assert not any(process.alive() for process in family)
     assert not [path for path in shared if Path(path).exists()]
