@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pytest_kvoffload.errors import ConfigError, did_you_mean
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVOffloadConfig, ModelConfig, WorkloadConfig
 
-__all__ = ["CONFIG_NAME", "build_config", "find_config", "load_config", "override"]
+__all__ = ["CONFIG_NAME", "build_config", "find_config", "load_config", "override", "parse_toml_text"]
 
 CONFIG_NAME = "kvoffload.toml"
 _SECTIONS = ("model", "engine", "connectors", "workload", "gate", "lint")
@@ -65,7 +65,11 @@ def load_config(path: Path | None) -> KVOffloadConfig:
         raise ConfigError(
             section="file", got=error.strerror or str(error), expected="a readable file", source=str(path)
         ) from error
-    return build_config(_parse_toml(raw, path), source=str(path))
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(section="file", got=str(error), expected="UTF-8 text", source=str(path)) from error
+    return build_config(parse_toml_text(text, name=path.name, source=str(path)), source=str(path))
 
 
 def build_config(data: Mapping[str, Any], *, source: str | None) -> KVOffloadConfig:
@@ -134,19 +138,24 @@ def override(record: RecordT, values: Mapping[str, Any], *, section: str, source
     return dataclasses.replace(record, **checked)  # type: ignore[type-var]
 
 
-def _parse_toml(raw: bytes, path: Path) -> Mapping[str, Any]:
+def parse_toml_text(text: str, *, name: str, source: str) -> Mapping[str, Any]:
+    """Parse a configuration file's text; of a ``pyproject.toml`` only ``[tool.kvoffload]``.
+
+    Raises:
+        ConfigError: no valid TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        data = tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(section="file", got=str(error), expected="valid TOML", source=str(path)) from error
-    if path.name == "pyproject.toml":
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(section="file", got=str(error), expected="valid TOML", source=source) from error
+    if name == "pyproject.toml":
         tool = data.get("tool", {}).get("kvoffload", {})
         if not isinstance(tool, dict):
-            raise ConfigError(section="tool.kvoffload", got=repr(tool), expected="a table", source=str(path))
+            raise ConfigError(section="tool.kvoffload", got=repr(tool), expected="a table", source=source)
         return dict(tool)
     return dict(data)
 

@@ -7,7 +7,7 @@ Everything lies in the run's directory, so that the processes of a run (pytest-x
     <run>/measurements/<key>.json one measurement, complete or not
     <run>/failures/<key>.txt      a boot that failed, so that it is not tried again by the next test
 
-At most one server of ours is alive at a time: two would share the device, and each other's timings.
+At most ``max_live`` servers of ours are alive at a time, by default one: two would share the device.
 """
 
 from __future__ import annotations
@@ -74,11 +74,20 @@ class Arm:
     engine: EngineConfig
     model: ModelConfig
     connector: ConnectorConfig
+    label: str = ""
+    """Name of the arm where two arms may be alike (A against A); the connector's name otherwise."""
+    boot: int = 0
+    """Which boot of the same configuration: the gate boots an arm several times."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.label or self.connector.name
 
     @property
     def key(self) -> str:
         """Name of the arm and a digest of everything that makes it distinct; safe as a file name."""
-        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.connector.name)
+        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.name)
         return f"{safe}-{_digest(self)}"
 
 
@@ -91,6 +100,7 @@ class RunSession:
         progress: where to say what takes long.
         before_boot: called with the arm before its server boots; raises to refuse the boot.
         owns_servers: whether :meth:`close` stops the servers (``False`` in an xdist worker: the controller does).
+        max_live: how many booted servers may be alive at a time.
     """
 
     def __init__(
@@ -101,12 +111,14 @@ class RunSession:
         progress: Progress | None = None,
         before_boot: Callable[[Arm], None] | None = None,
         owns_servers: bool = True,
+        max_live: int = 1,
     ) -> None:
         self.run_dir = run_dir
         self.progress: Progress = progress or SilentProgress()
         self._owner_pid = owner_pid
         self._before_boot = before_boot
         self._owns_servers = owns_servers
+        self._max_live = max_live
         self._own: dict[str, RunningServer] = {}
         self._failed: dict[str, EngineError] = {}
         self._depth = 0
@@ -154,7 +166,7 @@ class RunSession:
                 return server
             record.unlink()
         self._refuse_known_failure(key)
-        self._stop_all()
+        self._make_room()
         if self._before_boot is not None:
             self._before_boot(arm)
         try:
@@ -190,7 +202,7 @@ class RunSession:
         def restart() -> RunningServer:
             if arm.engine.kind == "attach":
                 raise UsageError("mode 'restart' cannot restart an attached server: boot it with kind 'cpu' or 'local'")
-            self._stop_all()
+            self.stop_servers()
             return self.server(arm)
 
         with self.exclusive():
@@ -202,7 +214,7 @@ class RunSession:
             try:
                 measurement = probe.measure(
                     server,
-                    arm=arm.connector.name,
+                    arm=arm.name,
                     connector=arm.connector,
                     workload=workload,
                     progress=self.progress.phase,
@@ -232,18 +244,25 @@ class RunSession:
     def close(self) -> None:
         """Stop every server of the run (the owner), or let go of them (a worker). Safe to repeat."""
         if self._owns_servers:
-            self._stop_all()
+            self.stop_servers()
         self._own.clear()
 
-    def _stop_all(self) -> None:
-        """Stop the servers that this run booted, whichever process did."""
+    def stop_servers(self) -> None:
+        """Stop the servers that this run booted, whichever process did; measurements stay."""
+        self._stop_oldest(keep=0)
+
+    def _make_room(self) -> None:
+        self._stop_oldest(keep=self._max_live - 1)
+
+    def _stop_oldest(self, *, keep: int) -> None:
         from pytest_kvoffload import engine as engine_room
 
-        for server in self._own.values():
+        records = sorted((self.run_dir / "servers").glob("*/server.json"), key=lambda p: p.stat().st_mtime)
+        for record in records[: max(0, len(records) - keep)]:
+            server = self._own.pop(record.parent.name, None)
+            if server is None:
+                server = engine_room.RunningServer.adopt(json.loads(record.read_bytes()))
             server.stop()
-        self._own.clear()
-        for record in (self.run_dir / "servers").glob("*/server.json"):
-            engine_room.RunningServer.adopt(json.loads(record.read_bytes())).stop()
             record.unlink(missing_ok=True)
 
     def _server_dir(self, key: str) -> Path:

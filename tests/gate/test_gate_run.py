@@ -1,0 +1,115 @@
+"""A gate run from configuration to exit code, against servers that are small but true."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from fakes.fake_vllm import FakeConfig, FakeVLLM
+
+from pytest_kvoffload.gate.verdict import Policy
+from pytest_kvoffload.gate_run import GatePlan, GateRun, run_gate
+from pytest_kvoffload.output.gate_text import markdown, text
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, WorkloadConfig, to_json
+from pytest_kvoffload.session import Arm, RunSession
+
+WORKLOAD = WorkloadConfig(prefix_tokens=64, suffix_tokens=8, output_tokens=1, sessions=30)
+TIER = 100_000
+
+
+def arm(server: FakeVLLM, label: str, kind: str = "native") -> Arm:
+    options = {"size_gib": 1.0} if kind == "native" else {}
+    return Arm(
+        engine=EngineConfig(kind="attach", url=server.url),
+        model=ModelConfig(),
+        connector=ConnectorConfig(name=label, kind=kind, options=options),
+        label=label,
+    )
+
+
+def gate(
+    tmp_path: Path, reference: FakeConfig, candidate: FakeConfig, *, requests: int = 300, policy: Policy | None = None
+) -> GateRun:
+    with FakeVLLM(reference) as one, FakeVLLM(candidate) as two:
+        plan = GatePlan(
+            reference=arm(one, "reference"),
+            candidate=arm(two, "candidate"),
+            workload=WORKLOAD,
+            policy=policy or Policy(),
+            requests=requests,
+            boots=1,
+        )
+        return run_gate(RunSession(tmp_path), plan)
+
+
+def test_a_slower_tier_is_blocked_and_stops_early(tmp_path: Path) -> None:
+    result = gate(
+        tmp_path,
+        FakeConfig(tier_blocks=TIER, seconds_per_load=0.01),
+        FakeConfig(tier_blocks=TIER, seconds_per_load=0.03),
+    )
+    verdict = result.verdict
+    assert verdict.outcome == "fail", text(verdict)
+    assert verdict.exit_code == 1
+    tail = verdict.findings[-1].tail
+    assert tail is not None
+    assert tail.decision == "worse"
+    assert tail.ratio_low > 1.1
+    assert verdict.requests_per_arm < 300
+    assert "stopped early" in verdict.notes[0]
+    assert json.loads(to_json(verdict))["schema_version"] == 1
+
+
+def test_the_same_again_is_not_blocked(tmp_path: Path) -> None:
+    same = FakeConfig(tier_blocks=TIER, seconds_per_load=0.01)
+    verdict = gate(tmp_path, same, dataclasses.replace(same), requests=120).verdict
+    assert verdict.outcome in {"pass", "inconclusive"}, text(verdict)
+
+
+def test_a_tier_that_is_silently_off_fails_by_name(tmp_path: Path) -> None:
+    verdict = gate(tmp_path, FakeConfig(tier_blocks=TIER), FakeConfig(tier_blocks=0), requests=60).verdict
+    assert verdict.outcome == "fail"
+    (finding,) = verdict.findings
+    assert finding.name == "tier exercised"
+    assert "the tier of candidate was never reached: 0 of" in finding.text
+
+
+def test_failed_requests_on_the_candidate_fail(tmp_path: Path) -> None:
+    verdict = gate(tmp_path, FakeConfig(tier_blocks=TIER), FakeConfig(tier_blocks=TIER, fail_every=7)).verdict
+    assert verdict.outcome == "fail"
+    assert verdict.findings[0].name == "usable candidate"
+    assert "failed requests, the first:" in verdict.findings[0].text
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"num_gpu_blocks": 60}, "device cache: 640 on the reference, 960 on the candidate"),
+        ({"version": "0.31.0"}, "vllm: 0.32.0 on the reference, 0.31.0 on the candidate"),
+        ({"model": "other"}, "model: fake-model on the reference, other on the candidate"),
+    ],
+)
+def test_unlike_arms_are_refused(tmp_path: Path, change: dict[str, object], word: str) -> None:
+    same = FakeConfig(tier_blocks=TIER)
+    verdict = gate(tmp_path, same, dataclasses.replace(same, **change), requests=60).verdict  # type: ignore[arg-type]
+    assert verdict.outcome == "inconclusive"
+    assert verdict.exit_code == 3
+    assert word in verdict.findings[0].text
+
+
+def test_too_few_requests_are_inconclusive(tmp_path: Path) -> None:
+    same = FakeConfig(tier_blocks=TIER)
+    verdict = gate(tmp_path, same, dataclasses.replace(same), requests=30).verdict
+    assert verdict.outcome == "inconclusive"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> GateRun:
+    return gate(tmp_path, FakeConfig(tier_blocks=TIER, model="<script>|x"), FakeConfig(tier_blocks=TIER), requests=30)
+
+
+def test_text_from_servers_is_no_markup(hostile: GateRun) -> None:
+    assert "<script>" not in markdown(hostile.verdict)
+    assert "| comparable | INCONCLUSIVE |" in markdown(hostile.verdict)
