@@ -8,11 +8,13 @@ variance.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+Ranked: TypeAlias = tuple[FloatArray, FloatArray]
 
 _VALLEY_WIDTH = 0.25
 """Width of the window that looks for an empty stretch between two modes: a factor of 1.28."""
@@ -47,7 +49,9 @@ def window(n: int, low: float, high: float) -> tuple[int, int]:
     return min(start, n - 1), max(stop, min(start, n - 1) + 1)
 
 
-def rank_window(reference: FloatArray, candidate: FloatArray, low: float, high: float, paired: bool) -> Estimate:
+def rank_window(
+    reference: FloatArray, candidate: FloatArray, low: float, high: float, paired: bool, ranked: Ranked | None = None
+) -> Estimate:
     """Compare the mean log of the order statistics between the quantiles ``low`` and ``high`` of each arm.
 
     A trimmed L-estimator of the log ratio of the quantiles in the window. Each arm chooses its own tail set by rank,
@@ -55,14 +59,16 @@ def rank_window(reference: FloatArray, candidate: FloatArray, low: float, high: 
     of the influence function of a trimmed mean (Huber and Ronchetti, "Robust Statistics", 2nd ed., section 3.3),
     evaluated at the common thresholds of the pooled sample after the candidate was divided by the estimated ratio:
     aligned, both arms lend their values to the density at the threshold. Pairs are differenced before squaring.
+
+    ``ranked`` holds both arms sorted, for callers that ask for several windows.
     """
-    ranked_r, ranked_c = np.sort(reference), np.sort(candidate)
+    ranked_r, ranked_c = ranked or (np.sort(reference), np.sort(candidate))
     start_r, stop_r = window(len(reference), low, high)
     start_c, stop_c = window(len(candidate), low, high)
     log_ratio = float(ranked_c[start_c:stop_c].mean() - ranked_r[start_r:stop_r].mean())
     aligned = candidate - log_ratio
-    pooled = np.sort(np.concatenate([reference, aligned]))
     start, stop = start_r + start_c, stop_r + stop_c
+    pooled = np.partition(np.concatenate([reference, aligned]), (start, stop - 1))
     floor, ceiling = pooled[start], pooled[stop - 1]
     scale = len(pooled) / (stop - start)
     influence_r = np.clip(reference, floor, ceiling) * scale
@@ -70,7 +76,7 @@ def rank_window(reference: FloatArray, candidate: FloatArray, low: float, high: 
     in_r = (reference > floor) & (reference <= ceiling)
     in_c = (aligned > floor) & (aligned <= ceiling)
     variance, bursts = _variance(influence_r, influence_c, paired)
-    constant = paired and bool(np.allclose(candidate, reference + log_ratio, rtol=0.0, atol=1e-12))
+    constant = paired and variance < 1e-24 and bool(np.allclose(candidate, reference + log_ratio, rtol=0.0, atol=1e-9))
     tail_n = min(stop_r - start_r, stop_c - start_c)
     return Estimate(
         log_ratio=log_ratio,
@@ -158,18 +164,20 @@ def _variance(influence_r: FloatArray, influence_c: FloatArray, paired: bool) ->
     """
     if min(len(influence_r), len(influence_c)) < 2:
         return float("inf"), 1.0
-    series = [influence_c - influence_r] if paired else [influence_r, influence_c]
-    plain = [float(one.var(ddof=1)) / len(one) for one in series]
-    whole = sum(variance * _burst_factor(one) for variance, one in zip(plain, series, strict=True))
-    return whole, whole / sum(plain) if whole > 0.0 else 1.0
+    plain = whole = 0.0
+    for series in (influence_c - influence_r,) if paired else (influence_r, influence_c):
+        centred = series - series.mean()
+        n, power = len(centred), float(centred @ centred)
+        variance = power / (n - 1) / n
+        plain += variance
+        whole += variance * _burst_factor(centred, power)
+    return whole, whole / plain if plain > 0.0 else 1.0
 
 
-def _burst_factor(series: FloatArray) -> float:
-    centred = series - series.mean()
-    n, power = len(centred), float(centred @ centred)
+def _burst_factor(centred: FloatArray, power: float) -> float:
     if not power > 0.0:
         return 1.0
-    lags = round(n ** (1 / 3))
+    lags = round(len(centred) ** (1 / 3))
     weighted = sum((1.0 - lag / (lags + 1)) * float(centred[:-lag] @ centred[lag:]) for lag in range(1, lags + 1))
     return float(max(1.0, 1.0 + 2.0 * weighted / power))
 

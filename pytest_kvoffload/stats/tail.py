@@ -177,10 +177,13 @@ def _tail_sets(
 
     The main one is the last where the tail is a mode apart, and the third otherwise.
     """
+    import numpy as np
+
     from pytest_kvoffload.stats import _estimators as estimators
 
     beyond = 1.0 - q
-    narrow = estimators.rank_window(reference, candidate, *_reach(q, _WIDTHS[0]), paired)
+    ranked = (np.sort(reference), np.sort(candidate))
+    narrow = estimators.rank_window(reference, candidate, *_reach(q, _WIDTHS[0]), paired, ranked)
     # Two modes are looked for after the change at the quantile is taken off: a tail twice as slow is no second mode.
     aligned = candidate - narrow.log_ratio
     valley = estimators.find_valley(reference, aligned, max(1.0 - 8.0 * beyond, 0.75), 1.0 - 1.5 * beyond)
@@ -193,7 +196,7 @@ def _tail_sets(
         if mode is not None:
             shifted = replace(mode, log_ratio=mode.log_ratio + narrow.log_ratio)
             return (narrow, shifted), shifted
-    wider = [estimators.rank_window(reference, candidate, *_reach(q, width), paired) for width in _WIDTHS[1:]]
+    wider = [estimators.rank_window(reference, candidate, *_reach(q, width), paired, ranked) for width in _WIDTHS[1:]]
     return (narrow, *wider), wider[1]
 
 
