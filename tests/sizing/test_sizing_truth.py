@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from pytest_kvoffload.errors import SizingError
-from pytest_kvoffload.sizing import model_kv
+from pytest_kvoffload.sizing import Serving, model_kv
 
 DATA = Path(__file__).parent / "data" / "vllm_0_32_0.json.gz"
+TINY: list[dict[str, Any]] = json.loads(gzip.decompress(DATA.with_name("vllm_0_32_0_tiny.json.gz").read_bytes()))
+"""Small models of further architectures, asked in the same way (2,048 batched tokens)."""
 RECORDS: list[dict[str, Any]] = json.loads(gzip.decompress(DATA.read_bytes()))
 FIELDS = (
     "block_size",
@@ -78,6 +80,28 @@ def test_sizes_equal_vllm(record: dict[str, Any]) -> None:
     mine = kv.as_dict()
     assert {name: mine[name] for name in FIELDS} == {name: record[name] for name in FIELDS}
     assert _layers(mine["per_layer"]) == _layers(record["per_layer"])
+    assert _groups(mine["groups"]) == _groups(record["groups"])
+
+
+def _pages(entries: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    for entry in entries:
+        reach = (entry.get("sliding_window"), entry.get("attention_chunk_size"))
+        found[entry["type"], entry["block_size"], entry["page_size_bytes"], *reach] += entry["layers"]
+    return found
+
+
+@pytest.mark.parametrize("record", TINY, ids=_name)
+def test_further_architectures_equal_vllm(record: dict[str, Any]) -> None:
+    serving = Serving(
+        tp=record["tp"],
+        kv_cache_dtype=record["kv_cache_dtype"],
+        max_num_batched_tokens=record["max_num_batched_tokens"],
+    )
+    mine = model_kv(record["config"], serving=serving).as_dict()
+    for name in ("block_size", "padded_bytes_per_block", "bytes_for_one_request_at_len", "max_model_len"):
+        assert mine[name] == record[name]
+    assert _pages(mine["per_layer"]) == _pages(record["per_layer"])
     assert _groups(mine["groups"]) == _groups(record["groups"])
 
 
