@@ -24,6 +24,7 @@ __all__ = [
     "ScrapeError",
     "ServerDiedError",
     "SizingError",
+    "TierDegradedError",
     "UsageError",
     "WorkloadError",
     "did_you_mean",
@@ -182,3 +183,7 @@ class ReadinessTimeoutError(BootError):
 
 class ServerDiedError(EngineError):
     """A server that had been ready is gone; the message names the first cause found in its log."""
+
+
+class TierDegradedError(EngineError):
+    """The server answers, but its tier has given up; the message names the first cause found in its log."""

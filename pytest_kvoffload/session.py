@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Protocol as TypingProtocol
 
-from pytest_kvoffload.errors import EngineError, UsageError
+from pytest_kvoffload.errors import EngineError, TierDegradedError, UsageError
 from pytest_kvoffload.records import (
     ConnectorConfig,
     EngineConfig,
@@ -191,7 +191,7 @@ class RunSession:
         """Return the measurement of a workload on an arm; it is taken once in a run.
 
         Raises:
-            EngineError: the server did not boot, or died; what was measured until then has been written down.
+            EngineError: the server did not boot, died, or runs without its tier; what was measured is written down.
             WorkloadError: the workload proves nothing on this server.
             MeasurementInterrupted: Ctrl-C; what was measured until then has been written down.
         """
@@ -226,7 +226,9 @@ class RunSession:
                 raise
             finally:
                 self.progress.clear()
-            return self._write_measurement(path, measurement)
+            measurement = self._write_measurement(path, measurement)
+            _refuse_degraded(measurement)
+            return measurement
 
     def measurements(self) -> tuple[list[Measurement], list[str]]:
         """Return what has been measured in this run, by any of its processes, in the order of time.
@@ -286,6 +288,25 @@ class RunSession:
         measurement = dataclasses.replace(measurement, artefacts=artefacts)
         _write(path, to_json(measurement, indent=1))
         return measurement
+
+
+def _refuse_degraded(measurement: Measurement) -> None:
+    """A server whose tier has given up answers, and /health is 200: its log says so, and so must we.
+
+    Raises:
+        TierDegradedError: names the cause found in the log.
+    """
+    from pytest_kvoffload.engine.postmortem import degraded
+
+    if measurement.server.log_path is None:
+        return
+    found = degraded(Path(measurement.server.log_path).read_text(encoding="utf-8", errors="replace"))
+    if found is not None:
+        shown = "\n".join(f"    {line}" for line in found.lines)
+        raise TierDegradedError(
+            f"the server of {measurement.arm!r} runs without its tier: {found.cause}\n  what to do: {found.remedy}\n"
+            f"  log: {measurement.server.log_path}\n{shown}"
+        )
 
 
 def _digest(record: object) -> str:
