@@ -408,6 +408,6 @@ def launch_from_image(
         return build_launch(out, "vllm", image, words, around)
     if product != "vllm" and any(DISTINCTIVE.match(w.text) for w in words):
         return build_launch(out, "vllm", image, words, around)
-    if HOLE in image.text and looks_like_vllm_arguments(words) and words[0].text.startswith("-"):
+    if HOLE in image.text and looks_like_vllm_arguments(words):
         return build_launch(out, "vllm", image, words, around)
     return None

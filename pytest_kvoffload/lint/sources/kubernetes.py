@@ -241,9 +241,14 @@ def _launch(out: Collector, image: Word | None, words: list[Word], around: Surro
 
 def _bare(out: Collector, words: list[Word], around: Surroundings) -> Launch | None:
     """Only arguments, no program: a patch, or a resource whose operator adds the program."""
-    if words and words[0].text.startswith("-") and looks_like_vllm_arguments(words):
+    if any(_SGLANG_FLAG.match(w.text) for w in words):
+        return build_launch(out, "sglang", words[0], words, around)
+    if words and not words[0].spread and looks_like_vllm_arguments(words):
         return build_launch(out, "vllm", words[0], words, around)
     return None
+
+
+_SGLANG_FLAG = re.compile(r"^--(?:hicache-|enable-hierarchical-cache|mem-fraction-static|enable-lmcache)")
 
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_]\w*)\)")

@@ -220,8 +220,14 @@ class Script:
         subscript = ""
         if "[" in name:
             name, _, subscript = name.partition("[")
-        if value_node is None:
-            return name, Variable((Word(self.slice(node.end_byte, node.end_byte), end, end),), at, end), append
+        if value_node is None or value_node.end_byte == value_node.start_byte:
+            # `IMAGE=` (and `IMAGE=<name>`, which the shell reads as a redirection) is a gap that the reader is to fill.
+            gap = (
+                hole(end)
+                if node.parent is None or node.parent.type != "command"
+                else self.slice(node.end_byte, node.end_byte)
+            )
+            return name, Variable((Word(gap, end, end),), at, end), append
         if value_node.type == "array":
             words: list[Word] = []
             for child in value_node.named_children:
