@@ -83,10 +83,9 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.OK
     if args.context is None:
         raise UsageError("--context: missing; say how many tokens a session has")
-    if args.sessions is None or device is None:
-        if args.sessions is not None or _device_given(args):
-            missing = "--sessions" if args.sessions is None else "--device-kv, --gpu-memory or --num-gpu-blocks"
-            raise UsageError(f"{missing}: missing; a tier needs sessions and what the device holds")
+    if args.sessions is None:
+        if device is not None:
+            raise UsageError("--sessions: missing; a tier needs sessions and what the device holds")
         _print_model(args, kv)
         return ExitCode.OK
     from pytest_kvoffload.sizing import Workload, size
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     work = Workload(
         context=args.context, sessions=args.sessions, dp=args.dp, chunk_tokens=args.chunk, headroom=_headroom(args)
     )
-    result = size(kv, work, device, platform=args.platform)
+    result = size(kv, work, device or _no_device(), platform=args.platform)
     if args.json:
         print(json.dumps(result.as_dict(), indent=2))
     else:
@@ -145,8 +144,13 @@ def _kv(args: argparse.Namespace) -> ModelKV:
     )
 
 
-def _device_given(args: argparse.Namespace) -> bool:
-    return any(value is not None for value in (args.device_kv, args.gpu_memory, args.num_gpu_blocks))
+def _no_device() -> Device:
+    from pytest_kvoffload.sizing import Device
+
+    return Device(
+        kv_bytes_per_rank=0,
+        how="not said (--device-kv, --gpu-memory or --num-gpu-blocks), so the tier is to hold the whole warm set",
+    )
 
 
 def _device(args: argparse.Namespace, kv: ModelKV) -> Device | None:
@@ -209,8 +213,7 @@ def _print_table(
     from pytest_kvoffload.sizing.tier import table
     from pytest_kvoffload.sizing.units import GIB
 
-    if device is None:
-        raise UsageError("--device-kv, --gpu-memory or --num-gpu-blocks: missing; a tier needs what the device holds")
+    device = device or _no_device()
     base: dict[str, Any] = {"dp": args.dp, "chunk_tokens": args.chunk, "headroom": _headroom(args)}
     rows = table(kv, device, contexts, sessions, base=base)
     if args.json:

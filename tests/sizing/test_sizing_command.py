@@ -105,6 +105,13 @@ def test_a_table_over_contexts_and_sessions(model: str, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["tier_bytes"][0][0] == 0
 
 
+def test_without_a_device_the_tier_holds_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", *EXPLICIT, "--context", "8192", "--sessions", "200"]) == 0
+    said = capsys.readouterr().out
+    assert "device holds: not said" in said
+    assert "--kv-offloading-size 230" in said
+
+
 def test_no_tier_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", *EXPLICIT, "--context", "8192", "--sessions", "2", "--device-kv", "28GiB"]) == 0
     said = capsys.readouterr().out
@@ -120,7 +127,6 @@ def test_no_tier_needed(capsys: pytest.CaptureFixture[str]) -> None:
         ([*EXPLICIT, "--model", "x"], "--model and explicit numbers (--layers, --kv-heads, --head-dim) exclude"),
         (EXPLICIT, "--context: missing"),
         ([*EXPLICIT, "--context", "0"], "context: got 0; expected 1 token or more"),
-        ([*EXPLICIT, "--context", "8", "--sessions", "2"], "--device-kv, --gpu-memory or --num-gpu-blocks: missing"),
         ([*EXPLICIT, "--context", "8", "--device-kv", "1GiB"], "--sessions: missing"),
         ([*EXPLICIT, *WORK, "--headroom=-5%"], "--headroom: '-5%' is out of range"),
         ([*EXPLICIT, "--context", "8", "--sessions", "2", "--device-kv", "28"], "'28' has no unit"),
