@@ -238,7 +238,7 @@ def test_attach_uses_a_running_server_and_never_stops_it(fake_boot: FakeBoot) ->
 
 
 OWNER = """
-import sys, time
+import sys
 from pathlib import Path
 from pytest_kvoffload.engine import boot
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
@@ -253,7 +253,7 @@ server = boot(
 )
 print(server.info.pid, server.supervision.engine_id, flush=True)
 if owner is None:
-    time.sleep(600)
+    sys.stdin.read()  # until whoever started this is gone
 """
 
 
@@ -261,6 +261,7 @@ def start_owner(tmp_path: Path, model_dir: Path, fault: str, *more: str) -> tupl
     fakes = str(Path(__file__).parent / "fakes")
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, fakes, str(model_dir), str(tmp_path / "run"), fault, *more],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "KVOFFLOAD_DEVICE_LOCK": "off"},
@@ -271,13 +272,19 @@ def start_owner(tmp_path: Path, model_dir: Path, fault: str, *more: str) -> tupl
     return owner, Process.of(int(pid)), engine_id
 
 
+def finish(owner: subprocess.Popen[str]) -> None:
+    assert owner.stdin is not None
+    owner.wait(timeout=20)
+    owner.stdin.close()
+
+
 @pytest.mark.parametrize("fault", ["serve", "stubborn", "child"])
 def test_the_server_dies_with_a_killed_owner(tmp_path: Path, model_dir: Path, fault: str) -> None:
     owner, server, engine_id = start_owner(tmp_path, model_dir, fault)
     assert server.alive()
     assert list(Path("/dev/shm").glob(f"vllm_offload_{engine_id}*"))
     owner.kill()
-    owner.wait()
+    finish(owner)
     # Ten seconds is what users are promised; the wait ends as soon as it is gone.
     assert gone(server)
     deadline = time.monotonic() + 5
@@ -291,7 +298,8 @@ def test_the_server_dies_with_a_killed_owner(tmp_path: Path, model_dir: Path, fa
 def test_a_server_with_another_owner_outlives_the_process_that_booted_it(tmp_path: Path, model_dir: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
         booter, server, _ = start_owner(tmp_path, model_dir, "serve", str(other.pid))
-        assert booter.wait(timeout=20) == 0
+        finish(booter)
+        assert booter.returncode == 0
         time.sleep(0.7)
         assert server.alive()
         other.kill()

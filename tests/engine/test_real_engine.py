@@ -147,7 +147,7 @@ def test_an_extra_config_that_vllm_refuses_is_named(tmp_path: Path) -> None:
 
 
 OWNER = """
-import json, sys, time
+import json, sys
 from pathlib import Path
 from pytest_kvoffload.engine import boot
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
@@ -155,12 +155,14 @@ tiers = [{"type": "fs", "root_dir": sys.argv[1] + "/disk"}]
 connector = ConnectorConfig(name="tiered", kind="tiering", options={"size_gib": 0.0625, "secondary_tiers": tiers})
 server = boot(engine=EngineConfig(kind="cpu"), model=ModelConfig(), connector=connector, run_dir=Path(sys.argv[1]))
 print(json.dumps(server.to_record()), flush=True)
-time.sleep(900)
+sys.stdin.read()  # until whoever started this is gone
 """
 
 
 def test_a_disk_tier_restores_and_nothing_survives_a_killed_owner(tmp_path: Path) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert owner.stdout is not None
         with owner.stdout as out:
@@ -186,6 +188,8 @@ def test_a_disk_tier_restores_and_nothing_survives_a_killed_owner(tmp_path: Path
     finally:
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
+        assert owner.stdin is not None
+        owner.stdin.close()
     deadline = time.monotonic() + 10
 
     def left() -> list[str]:
