@@ -86,8 +86,9 @@ def test_sizes_equal_vllm(record: dict[str, Any]) -> None:
 def _pages(entries: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
     for entry in entries:
-        page = (entry["type"], entry["block_size"], entry["page_size_bytes"])
-        found[(*page, entry.get("sliding_window"), entry.get("attention_chunk_size"))] += entry["layers"]
+        reach = entry.get("sliding_window") or entry.get("attention_chunk_size")
+        page = (entry["type"], entry["block_size"], entry["page_size_bytes"], reach)
+        found[page] += entry["layers"]
     return found
 
 
