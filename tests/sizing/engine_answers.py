@@ -48,7 +48,7 @@ def answer(config: dict[str, Any]) -> dict[str, Any]:
             enforce_eager=True,
             max_model_len=2048,
             max_num_batched_tokens=2048,
-            num_gpu_blocks_override=40,
+            num_gpu_blocks_override=400,
             kv_transfer_config=KVTransferConfig(
                 kv_connector="OffloadingConnector",
                 kv_role="kv_both",
