@@ -33,15 +33,23 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 _WEIGHTS = re.compile(
-    r"\bweights?\b|\bparam(?:eter)?s\b|\blayers?\b|权重|\bdoes(?: not|n'?t) fit\b.{0,30}\bmodel\b"
-    r"|\bmodel\b.{0,40}\bdoes(?: not|n'?t) fit\b",
+    r"\bweights?\b|权重|\bmodel(?:'s)? (?:parameters|params|layers)\b"
+    r"|\b(?:part|half|rest|some|pieces|layers) of the model\b"
+    r"|\boff-?load(?:s|ed|ing)? (?:of )?(?:the |a |this )?model\b|\bmodel (?:is )?(?:too|very) (?:large|big)\b"
+    r"|\bmodel\b(?:(?!kv).){0,40}\b(?:does(?: not|n'?t)|cannot|can'?t|won'?t) fit\b"
+    r"|\b(?:does(?: not|n'?t)|cannot|can'?t|won'?t) fit\b(?:(?!kv).){0,30}\bmodel\b",
     re.IGNORECASE | re.DOTALL,
 )
 _ROOM_FOR_KV = re.compile(
     rf"\b(?:room|space|memory|headroom|more|free\w*|leav\w*|vram)\b[^.;\n]{{0,40}}?\bfor\b[^.;\n]{{0,20}}?\b{_KV}\b",
     re.IGNORECASE,
 )
-_NEGATED = re.compile(r"\b(?:no|not|without|never|instead of|rather than|disable[sd]?|off)\b", re.IGNORECASE)
+_NEGATED = re.compile(
+    r"\b(?:no|not|without|never|disabl\w*|instead of|rather than)\s+(?:\w+\s+){0,2}?"
+    r"(?:kv\b|kv[-_ ]?cache|lmcache|off-?load|spill|swap|mov|stor|tier)",
+    re.IGNORECASE,
+)
+"""\"Baseline without LMCache\", but not \"the KV cache does not fit\"."""
 
 
 def _is_name(text: str) -> bool:
@@ -58,14 +66,26 @@ def words_of_kv_offload(words: Iterable[Value], path: str) -> str | None:
 
     ``path`` is the linted file: its name counts as a title.
     """
-    texts = [word.text for word in words if word.text]
-    for text in [PurePath(path).name, *texts]:
-        if _WEIGHTS.search(text) or _ROOM_FOR_KV.search(text):
+    name = PurePath(path).name
+    for text in [name, *_paragraphs(words)]:
+        if _WEIGHTS.search(text) or _ROOM_FOR_KV.search(text) or _NEGATED.search(text):
             continue
-        if _is_name(text) and _NAMES.search(text) and not _NEGATED.search(text):
+        if _is_name(text) and _NAMES.search(text):
             return text
-        if text == PurePath(path).name or _NEGATED.search(text):
-            continue
-        if any(pattern.search(text) for pattern in _SENTENCES):
+        if text != name and any(pattern.search(text) for pattern in _SENTENCES):
             return text
     return None
+
+
+def _paragraphs(words: Iterable[Value]) -> list[str]:
+    """Join texts of consecutive lines: a comment that is wrapped is one sentence."""
+    found: list[str] = []
+    last = -1
+    for word in sorted((w for w in words if w.text), key=lambda w: w.location.line):
+        text = str(word.text)
+        if found and word.location.line == last + 1:
+            found[-1] = f"{found[-1]} {text}"
+        else:
+            found.append(text)
+        last = word.location.line
+    return found

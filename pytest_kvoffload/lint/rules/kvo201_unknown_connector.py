@@ -18,6 +18,7 @@ vllm serve m --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_rol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from pytest_kvoffload.catalog import lint as catalog
@@ -45,6 +46,8 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
     for use in context.uses:
         if use.name is None or use.vendor or use.name in data["retired"] or not use.name:
             continue
+        if re.search(rf"register_connector\(\s*['\"]{re.escape(use.name)}['\"]", document.text):
+            continue  # registered by this very file
         known = catalog.vllm_connectors(context.vllm.text)
         if use.name in known:
             continue
@@ -57,7 +60,7 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
             )
             continue
         elsewhere = use.name in catalog.vllm_connectors()
-        hint = "" if elsewhere else did_you_mean(use.name, known)
+        hint = "" if elsewhere else did_you_mean(use.name, known, cutoff=0.75)
         ascend = "ascend" in (known_text(launch.image) or "").lower() or "Ascend" in use.name
         # A fork's own image may register names of its own: not certain enough for an error.
         yield RULE.at(

@@ -1,7 +1,7 @@
 """A variable that older LMCache read and 0.5 does not.
 
 The `LMCACHE_NIXL_*` family became `LMCACHE_PD_*`, `LMCACHE_LOCAL_DEVICE` and `LMCACHE_MAX_LOCAL_CACHE_SIZE` are names of the
-first releases. They are dropped without a word. `LMCACHE_USE_EXPERIMENTAL` does nothing any more and is only noted.
+first releases. They are dropped without a word. `LMCACHE_USE_EXPERIMENTAL` does nothing any more.
 
 Bad:
 
@@ -52,7 +52,8 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
         tier = variable.name in {"LMCACHE_MAX_LOCAL_CACHE_SIZE", "LMCACHE_LOCAL_DEVICE"}
         yield RULE.at(
             variable.location,
-            f"LMCache 0.5 does not read {variable.name}" + (f": it became {new}" if new else ""),
+            f"LMCache 0.5 does not read {variable.name}"
+            + (f": it became {new}" if new else ": nothing depends on it any more"),
             remedy=f"write {new}" if new else "delete it",
-            severity="error" if tier else "warning" if new else "note",
+            severity="error" if tier else None,
         )

@@ -48,7 +48,11 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
     for config in launch.configs:
         if config.kind != "lmcache-yaml" or config.node.kind != "object":
             continue
-        for member in config.node.members:
+        members = config.node.members
+        familiar = sum(1 for m in members if m.key in keys or m.key in aliases)
+        if familiar < 2 and len(members) > 3:
+            continue  # some other program's file
+        for member in members:
             key = member.key
             if key in keys or key.startswith("ec_") or not key:
                 continue

@@ -20,6 +20,7 @@ vllm serve m --enable-prefix-caching \
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from pytest_kvoffload.lint.model import Diagnostic, Document
@@ -37,6 +38,13 @@ RULE = Rule(
 
 def check_document(document: Document) -> Iterator[Diagnostic]:
     """Report the problems that the readers found in the text itself."""
+    starts = [launch.location.line for launch in document.launches]
     for location, text in document.problems:
-        if "duplicate" not in text.lower():  # those are another rule's
+        if "duplicate" in text.lower():
+            continue  # those are another rule's
+        at_end = text.startswith("blanks")
+        # Other broken commands of a script are not this linter's business: the launch must stand just above.
+        if any(0 <= location.line - line - (not at_end) < 60 for line in starts) and (
+            at_end or re.search(r"(?<!-)--\w", text)
+        ):
             yield RULE.at(location, text)

@@ -41,6 +41,10 @@ RULE = Rule(
 )
 
 
+OTHER_DISKS = {"storage_plugins", "external_backends", "extra_config", "gds_path", "remote_storage_plugins"}
+"""Backends that may use the size for a disk of their own."""
+
+
 def check(document: Document, launch: Launch, context: Context) -> Iterator[Diagnostic]:
     """Report one half without the other."""
     yaml_only = launch.product == "unknown"
@@ -60,4 +64,6 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
         elif size.number == 0 and size.text is not None:
             yield RULE.at(size.location, f"{size.name} 0 switches the disk tier off in silence")
     elif path is None and size is not None and size.text is not None and (size.number or 0) > 0:
+        if OTHER_DISKS & set(settings):
+            return
         yield RULE.at(size.location, f"{size.name} without a path does nothing: nothing goes to disk")

@@ -55,6 +55,10 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
             )
     if not context.complete or not modern or launch.flag("--config", "--help", "-h", "--version"):
         return
-    missing = [n for n in ("--l1-size-gb", "--eviction-policy") if launch.flag(n) is None]
+    given = [f.name.replace("_", "-") for f in launch.flags if f.name.startswith("--")]
+    # argparse takes the unambiguous beginning of a flag: --l1-size is --l1-size-gb
+    missing = [
+        n for n in ("--l1-size-gb", "--eviction-policy") if not any(n.startswith(g) and len(g) > 8 for g in given)
+    ]
     if missing:
         yield RULE.at(launch.location, f"lmcache server does not start without {' and '.join(missing)}")

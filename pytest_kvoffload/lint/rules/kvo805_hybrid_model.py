@@ -48,7 +48,17 @@ RULE = Rule(
 def check(document: Document, launch: Launch, context: Context) -> Iterator[Diagnostic]:
     """Report hybrid models by name."""
     model = known_text(launch.model)
-    if model is None or not STATE_SPACE.search(model) or context.size is not None:
+    if model is None or not STATE_SPACE.search(model):
+        return
+    off = launch.flag("--disable-hybrid-kv-cache-manager")
+    if off is not None and "OffloadingConnector" in context.running and context.vllm.before("0.20") is not True:
+        yield RULE.at(
+            off.location,
+            f"{model} needs the hybrid KV cache manager, and the native tier supports it: {off.name} turns it off",
+            remedy=f"drop {off.name}",
+            versions="0.20+",
+        )
+    if context.size is not None:
         return
     for use in context.uses:
         if use.entry.get("hma") is False and use.kind == "store":

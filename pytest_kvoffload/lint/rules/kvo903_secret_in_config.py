@@ -39,7 +39,7 @@ SECRET_KEY = re.compile(
 ACCESS_KEY = re.compile(r"access_?key", re.IGNORECASE)
 URL_PASSWORD = re.compile(r"\w+://[^/\s:@]*:([^@/\s]+)@")
 PLACEHOLDER = re.compile(
-    r"\A\s*\Z|\$|\{\{|<[^>]*>|\A[x*.]+\Z|\A(?:your|my|changeme|change[-_]me|placeholder|example|dummy|redacted|secret|none|null|todo)",
+    r"\A\s*\Z|\$|\{[^}]*\}|%[({]|\{\{|<[^>]*>|\A[x*.]+\Z|\A(?:your|my|changeme|change[-_]me|placeholder|example|dummy|redacted|secret|none|null|todo)",
     re.IGNORECASE,
 )
 RULE = Rule(

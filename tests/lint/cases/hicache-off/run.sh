@@ -1,0 +1,1 @@
+python -m sglang.launch_server --model-path m --hicache-size 100

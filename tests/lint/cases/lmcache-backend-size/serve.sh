@@ -1,0 +1,1 @@
+vllm serve m --kv-offloading-backend lmcache --kv-offloading-size 80

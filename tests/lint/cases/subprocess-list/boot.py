@@ -1,0 +1,3 @@
+import subprocess
+
+subprocess.Popen(["vllm", "serve", "m", "--swap-space", "8"])
