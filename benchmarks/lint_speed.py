@@ -21,23 +21,7 @@ from pytest_kvoffload.lint.sources.formats import TRIGGERS
 
 LIMIT = 4.0
 ENDINGS = (".py", ".sh", ".yaml", ".yml", ".toml", ".txt", ".json", ".conf")
-WORDS = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "import",
-    "return",
-    "class",
-    "value",
-    "config",
-    "server",
-    "client",
-    "request",
-    "response",
-    "index",
-    "count",
-]
+WORDS = ("alpha", "import", "return", "class", "value", "config", "server", "client", "request", "response", "index")
 SCRIPT = """#!/bin/bash
 export PYTHONHASHSEED=0
 export LMCACHE_MAX_LOCAL_CPU_SIZE={size}

@@ -379,7 +379,7 @@ CASES = [
     Case(
         "KVO601",
         {"ask": "effective", "cache": {"kv_offloading_backend": "native"}},
-        lambda answer, version: answer.get("ok") and answer["transfer"] is None,
+        lambda answer, version: bool(answer.get("ok")) and answer["transfer"] is None,
         serve("--kv-offloading-backend native"),
     ),
     Case(

@@ -198,7 +198,7 @@ def hash_seed(question: dict[str, Any]) -> dict[str, Any]:
     try:
         from vllm.utils.hashing import get_hash_fn_by_name
     except ImportError:
-        from vllm.utils import get_hash_fn_by_name  # type: ignore[attr-defined, no-redef]
+        from vllm.utils import get_hash_fn_by_name
     kv_cache_utils.init_none_hash(get_hash_fn_by_name(question["algorithm"]))
     return {"ok": True, "hash": bytes(kv_cache_utils.NONE_HASH).hex()}
 
