@@ -18,6 +18,7 @@ The question is asked of a quantile (p99) of two samples, with an answer of thre
    weighted p-value counts. The sets overlap, so their p-values move together and the weights (:data:`_WEIGHTS`) add
    up to more than one; that the level holds is shown by the simulation. Where the tail is a mode apart there are two
    sets only, the mode and the 2 %, and the weights add up to one.
+
 The error rates are measured, not claimed: docs/gate-error-rates.md has the table and benchmarks/gate_simulation.py
 makes it.
 """
