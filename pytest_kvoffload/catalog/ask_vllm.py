@@ -115,7 +115,8 @@ def pose() -> None:
         module = StandIn(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         sys.modules[name] = module
-    _pose_torch(torch)
+    imported: list[bool] = []
+    _pose_torch(torch, imported)
     import vllm.platforms as platforms
 
     matches = platforms.vllm_version_matches_substr
@@ -128,6 +129,10 @@ def pose() -> None:
     registry._LazyRegisteredModel._load_modelinfo_from_cache = lambda *args, **kwargs: None
     import vllm.v1.attention.backends.flash_attn
     import vllm.v1.attention.ops.flashmla  # noqa: F401
+    from vllm.engine import arg_utils  # noqa: F401
+    from vllm.model_executor.model_loader import utils  # noqa: F401
+
+    imported.append(True)
 
 
 def pose_kernels() -> None:
@@ -245,7 +250,8 @@ def _platform() -> Any:
     return type("PosingPlatform", (CudaPlatformBase,), answers)()
 
 
-def _pose_torch(torch: Any) -> None:
+def _pose_torch(torch: Any, imported: list[bool]) -> None:
+    """Replace what asks the GPU. A missing operator is found only once vLLM is ``imported``: imports probe for them."""
     namespace = torch._ops._OpNamespace
     find = namespace.__getattr__
 
@@ -253,9 +259,10 @@ def _pose_torch(torch: Any) -> None:
         try:
             return find(self, name)
         except AttributeError:
-            if name.startswith("__"):
+            supports = "support" in name
+            if name.startswith("__") or not (imported or supports):
                 raise
-            return (lambda *args, **kwargs: False) if "support" in name else Anything()
+            return (lambda *args, **kwargs: False) if supports else Anything()
 
     namespace.__getattr__ = find_or_stand_in
     properties = types.SimpleNamespace(
@@ -281,7 +288,8 @@ def _pose_torch(torch: Any) -> None:
 
 def _on_meta(make: Any) -> Any:
     def made(*args: Any, **kwargs: Any) -> Any:
-        if "cuda" in str(kwargs.get("device", "")):
+        device = kwargs.get("device")
+        if "cuda" in str(device) or (isinstance(device, int) and not isinstance(device, bool)):
             kwargs["device"] = "meta"
         return make(*args, **kwargs)
 
