@@ -6,11 +6,9 @@ import json
 import re
 from typing import Any
 
-import tree_sitter_json
-from tree_sitter import Language, Parser
-
 from pytest_kvoffload.lint.sources.collect import Collector
 from pytest_kvoffload.lint.sources.formats import trigger
+from pytest_kvoffload.lint.sources.grammar import parse
 from pytest_kvoffload.lint.sources.markdown import read_markdown
 from pytest_kvoffload.lint.sources.python import read_python
 from pytest_kvoffload.lint.sources.shell import read_shell
@@ -22,7 +20,7 @@ def read_notebook(out: Collector, text: Mapped) -> None:
     """Read the code cells in order."""
     data = text.text.encode("utf-8", "replace")
     index = char_index(text.text, data)
-    root = Parser(Language(tree_sitter_json.language())).parse(data).root_node
+    _tree, root = parse("json", data)
     top = next((c for c in root.named_children if c.type == "object"), None)
     cells = _member(top, b"cells")
     for cell in cells.named_children if cells is not None and cells.type == "array" else ():

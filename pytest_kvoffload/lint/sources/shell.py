@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import tree_sitter_bash
-from tree_sitter import Language, Parser
-
 from pytest_kvoffload.lint.model import Value
 from pytest_kvoffload.lint.sources.collect import Collector, Word, comments_near, file_words
 from pytest_kvoffload.lint.sources.formats import trigger
+from pytest_kvoffload.lint.sources.grammar import parse
 from pytest_kvoffload.lint.sources.shell_commands import run_command
 from pytest_kvoffload.lint.sources.shell_heredoc import file_written, heredoc_of, keep_heredoc
 from pytest_kvoffload.lint.sources.shell_state import State, Variable
@@ -51,7 +49,7 @@ class Script:
         self.extra_words: list[Value] = []
         self.said: list[Value] = []
         """Texts of ``echo``, which count for the launches near them."""
-        self.root = Parser(Language(tree_sitter_bash.language())).parse(self.data).root_node
+        self.tree, self.root = parse("bash", self.data)
 
     # -- places ---------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import tree_sitter_toml
-from tree_sitter import Language, Parser
-
+from pytest_kvoffload.lint.sources.grammar import parse
 from pytest_kvoffload.lint.sources.text import Mapped, align
 from pytest_kvoffload.lint.sources.tree import char_index
 from pytest_kvoffload.lint.sources.yamltree import YNode
@@ -32,7 +30,7 @@ class _Builder:
         self.index = char_index(text.text, self.data)
 
     def build(self) -> YNode:
-        tree = Parser(Language(tree_sitter_toml.language())).parse(self.data).root_node
+        _tree, tree = parse("toml", self.data)
         root = YNode("map", self.text[:0], self.text.end)
         for child in tree.named_children:
             if child.type == "pair":

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from pytest_kvoffload.lint.model import Member, Node
+from pytest_kvoffload.lint.sources.grammar import parse
 from pytest_kvoffload.lint.sources.text import HOLE, Mapped, Source, constant, join
 from pytest_kvoffload.lint.sources.yamltree import YNode
 
@@ -119,12 +120,9 @@ def _expand(text: Mapped) -> tuple[Mapped, dict[int, str]]:
 
 
 def _json_tree(source: Source, text: Mapped, raws: dict[int, str]) -> Node:
-    import tree_sitter_json
-    from tree_sitter import Language, Parser
-
     data = text.text.encode("utf-8", "replace")
     index = char_index(text.text, data)
-    root = Parser(Language(tree_sitter_json.language())).parse(data).root_node
+    _tree, root = parse("json", data)
     node: Any = next((c for c in root.named_children if c.type not in ("comment", "ERROR")), root)
     return _convert(source, text, node, index, raws, 0)
 
