@@ -279,7 +279,10 @@ def _max_model_len(context: Context) -> int:
     view = context.view
     if view.text_model_type == "whisper":
         return view.integer("max_target_positions", default=448)
-    found = [view.integer(key) for key in LENGTH_KEYS if isinstance(view.written(key), int)]
+    # Step-3's classes have a max_seq_len of their own, and vLLM takes the smallest length that it finds.
+    own = ("max_seq_len",) if view.text_model_type in {"step3_text", "step3p5"} else ()
+    keys = [key for key in LENGTH_KEYS if isinstance(view.get(key) if key in own else view.written(key), int)]
+    found = [view.integer(key) for key in keys]
     if view.written("model_max_length") is not None and isinstance(view.written("model_max_length"), int):
         return view.integer("model_max_length")
     if found:

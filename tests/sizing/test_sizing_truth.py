@@ -20,7 +20,7 @@ from pytest_kvoffload.sizing import Serving, model_kv
 
 DATA = Path(__file__).parent / "data" / "vllm_0_32_0.json.gz"
 TINY: list[dict[str, Any]] = json.loads(gzip.decompress(DATA.with_name("vllm_0_32_0_tiny.json.gz").read_bytes()))
-"""Small models of further architectures, asked in the same way (2,048 batched tokens)."""
+"""Small models of further architectures, asked in the same way (``catalog/ask_vllm.py``)."""
 RECORDS: list[dict[str, Any]] = json.loads(gzip.decompress(DATA.read_bytes()))
 FIELDS = (
     "block_size",
