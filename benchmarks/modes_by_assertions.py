@@ -215,6 +215,7 @@ def main() -> int:
         python=args.python,
         vllm_version=args.vllm_version,
         num_gpu_blocks=BLOCKS,
+        max_model_len=4096,
     )
     evidence = Evidence()
     with tempfile.TemporaryDirectory() as temporary:

@@ -21,7 +21,7 @@ CONNECTOR = ConnectorConfig(name="native", kind="native", options={"size_gib": 0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with boot(
-        engine=EngineConfig(kind="cpu", num_gpu_blocks=40),
+        engine=EngineConfig(kind="cpu", num_gpu_blocks=40, max_model_len=4096),
         model=ModelConfig(),
         connector=CONNECTOR,
         run_dir=tmp_path_factory.mktemp("measure"),
