@@ -66,6 +66,14 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
         yield RULE.at(
             use.location,
             f"{where} has no connector {use.name!r}{hint}",
-            severity="warning" if ascend else None,
+            severity="warning" if ascend or not _plain_vllm(document, launch) else None,
             versions="0.30+" if elsewhere else None,
         )
+
+
+def _plain_vllm(document: Document, launch: Launch) -> bool:
+    """Whether vLLM's own program is started: a vendor's launcher may register connectors of its own."""
+    lines = document.text.splitlines()
+    if document.reader not in {"shell", "sbatch"} or not 0 < launch.location.line <= len(lines):
+        return True
+    return re.search(r"(?<![\w-])vllm(?![\w-])|api_server|docker|podman", lines[launch.location.line - 1]) is not None

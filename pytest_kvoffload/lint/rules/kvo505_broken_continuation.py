@@ -37,14 +37,22 @@ RULE = Rule(
 
 
 def check_document(document: Document) -> Iterator[Diagnostic]:
-    """Report the problems that the readers found in the text itself."""
+    """Report the problems that the readers found in the text itself, where a launch stands just above."""
     starts = [launch.location.line for launch in document.launches]
+    lines = document.text.splitlines()
     for location, text in document.problems:
-        if "duplicate" in text.lower():
+        if "duplicate" in text.lower() or not 0 < location.line <= len(lines):
             continue  # those are another rule's
         at_end = text.startswith("blanks")
-        # Other broken commands of a script are not this linter's business: the launch must stand just above.
-        if any(0 <= location.line - line - (not at_end) < 60 for line in starts) and (
-            at_end or re.search(r"(?<!-)--\w", text)
-        ):
+        begins_line = not lines[location.line - 1][: location.column - 1].strip()
+        if not at_end and not (begins_line and re.search(r"(?<!-)--\w", text)):
+            continue
+        # Other broken commands of a script are not this linter's business.
+        if any(_belongs(lines, start, location.line, at_end) for start in starts):
             yield RULE.at(location, text)
+
+
+def _belongs(lines: list[str], start: int, line: int, at_end: bool) -> bool:
+    if not 0 <= line - start - (not at_end) < 60:
+        return False
+    return not any(text.lstrip().startswith("```") for text in lines[start - 1 : line - 1])

@@ -66,4 +66,9 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
     elif path is None and size is not None and size.text is not None and (size.number or 0) > 0:
         if OTHER_DISKS & set(settings):
             return
-        yield RULE.at(size.location, f"{size.name} without a path does nothing: nothing goes to disk")
+        outside = size.value is not None and size.value.certainty == "default"
+        yield RULE.at(
+            size.location,
+            f"{size.name} without a path does nothing: nothing goes to disk",
+            severity="warning" if outside else None,  # what sets the one from outside may set the other
+        )
