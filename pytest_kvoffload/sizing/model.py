@@ -22,7 +22,7 @@ from pytest_kvoffload.sizing.hybrid_models import HYBRIDS
 from pytest_kvoffload.sizing.plan import Context, Plan, model_dtype, resolve_cache_dtype
 from pytest_kvoffload.sizing.result import ModelKV
 from pytest_kvoffload.sizing.serving import Serving
-from pytest_kvoffload.sizing.spec import MLA, Group
+from pytest_kvoffload.sizing.spec import MLA, WINDOW_MLA, Group
 from pytest_kvoffload.sizing.view import ConfigView
 
 DERIVATIONS: Mapping[str, Callable[[Context], Plan]] = {
@@ -237,7 +237,7 @@ def _realise(
     if padding and len(groups) > 1:
         slots = len(layers) + padding
         notes = (*notes, f"group padding: {slots} layer slots for {len(layers)} layers")
-    latent_only = all(spec.kind == MLA for spec in layers) and bool(layers)
+    latent_only = bool(layers) and all(spec.kind in (MLA, WINDOW_MLA) for spec in layers)
     return ModelKV(
         architecture=architecture,
         source=context.view.source,

@@ -13,7 +13,7 @@ from pytest_kvoffload.errors import UsageError
 from pytest_kvoffload.sizing.backends import BackendSetting, HostNeeds, backend_settings, host_needs
 from pytest_kvoffload.sizing.chunks import chunk_bytes
 from pytest_kvoffload.sizing.result import SCHEMA_VERSION, ModelKV
-from pytest_kvoffload.sizing.spec import CROSS, STATE, ceil_div, round_up
+from pytest_kvoffload.sizing.spec import CROSS, MLA, STATE, ceil_div, round_up
 from pytest_kvoffload.sizing.units import GIB, show_bytes
 
 DEFAULT_HEADROOM = Fraction(15, 100)
@@ -214,8 +214,15 @@ def size(kv: ModelKV, workload: Workload, device: Device, *, platform: Platform 
     sessions = ceil_div(workload.sessions, workload.dp)
     blocks = session_chunks(kv, workload.context, chunk)
     ranks = kv.world_size
+    # Until 0.28 only one group of plain latents is kept once for all ranks (offloading/config.py 0.27.1:118, 0.32.0:158).
+    plain = len(kv.groups) == 1 and kv.groups[0].kind == MLA
     replicated = (
-        kv.latent_only and serving.tp > 1 and serving.pp == 1 and serving.at_least("0.27") and platform == "cuda"
+        kv.latent_only
+        and (plain or serving.at_least("0.29"))
+        and serving.tp > 1
+        and serving.pp == 1
+        and serving.at_least("0.27")
+        and platform == "cuda"
     )
     copies = 1 if replicated else ranks
     per_rank = blocks * kv.padded_bytes_per_block
