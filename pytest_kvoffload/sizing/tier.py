@@ -214,7 +214,7 @@ def size(kv: ModelKV, workload: Workload, device: Device, *, platform: Platform 
     sessions = ceil_div(workload.sessions, workload.dp)
     blocks = session_chunks(kv, workload.context, chunk)
     ranks = kv.world_size
-    # Until 0.28 only one group of plain latents is kept once for all ranks (offloading/config.py 0.27.1:118, 0.32.0:158).
+    # Until 0.28 only one group of plain latents is kept once for all ranks (offloading/config.py 0.27.1:118, 0.32:158).
     plain = len(kv.groups) == 1 and kv.groups[0].kind == MLA
     replicated = (
         kv.latent_only
