@@ -113,8 +113,7 @@ def test_reasons_for_absence() -> None:
         "vllm:prompt_tokens_cached_by_source_total exists from vLLM 0.32.0 on, and this server is 0.27.1"
     )
     assert why_absent("vllm:kv_offload_load_bytes_total", "0.32.0") == (
-        "vllm:kv_offload_load_bytes_total is exposed by the OffloadingConnector (--kv-offloading-size, or "
-        "--kv-transfer-config)"
+        "vllm:kv_offload_load_bytes_total needs the OffloadingConnector (--kv-offloading-size, or --kv-transfer-config)"
     )
     assert why_absent("vllm:nonsense", "0.32.0").endswith("is not a metric that this version of pytest-kvoffload knows")
     assert "from vLLM 0.31.0 on" in why_absent("vllm:simple_kv_offload_info", None)
