@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from pytest_kvoffload.errors import ExitCode
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, Measurement, ModelConfig, WorkloadConfig, to_json
 
 if TYPE_CHECKING:
-    from pytest_kvoffload.session import RunSession
+    from pytest_kvoffload.session import Arm, RunSession
 
 NUM_GPU_BLOCKS = 80
 """A device cache of 10,240 tokens on the CPU backend: a few prompts overflow it."""
@@ -42,9 +41,13 @@ def run(args: argparse.Namespace) -> int:
 
     out = Path(args.output or f".kvoffload/demo-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with CommandProgress(enabled=not args.no_progress) as progress:
-        session = RunSession(out, progress=progress, before_boot=before_boot(warn=_warn))
+        check = before_boot(warn=_warn)
+        arms = _arms(args)
+        for arm in arms:
+            check(arm)  # both, before the first boot: a refusal should not cost a minute
+        session = RunSession(out, progress=progress)
         try:
-            measurements, interrupted = _measure(args, session)
+            measurements, interrupted = _measure(session, arms, _workload(args))
         finally:
             session.close()
     verdict, code = _verdict(measurements) if not interrupted else ("interrupted", ExitCode.INTERRUPTED)
@@ -61,8 +64,8 @@ def _warn(text: str) -> None:
     print(f"kvoffload demo: {text}", file=sys.stderr)
 
 
-def _measure(args: argparse.Namespace, session: RunSession) -> tuple[list[Measurement], bool]:
-    from pytest_kvoffload.probe import MeasurementInterrupted
+def _arms(args: argparse.Namespace) -> tuple[Arm, Arm]:
+    """Return the control and the native host tier."""
     from pytest_kvoffload.session import Arm
 
     engine = EngineConfig(
@@ -72,16 +75,22 @@ def _measure(args: argparse.Namespace, session: RunSession) -> tuple[list[Measur
         num_gpu_blocks=NUM_GPU_BLOCKS,
         max_model_len=8192,
     )
-    workload = dataclasses.replace(
-        WorkloadConfig(), seed=args.seed, sessions=args.sessions, prefix_tokens=args.prefix_tokens
-    )
-    arms = (
-        ConnectorConfig(name="control", kind="recompute"),
-        ConnectorConfig(name="native", kind="native", options={"size_gib": args.size_gib}),
-    )
+    model = ModelConfig(path=args.model)
+    control = ConnectorConfig(name="control", kind="recompute")
+    native = ConnectorConfig(name="native", kind="native", options={"size_gib": args.size_gib})
+    return Arm(engine=engine, model=model, connector=control), Arm(engine=engine, model=model, connector=native)
+
+
+def _workload(args: argparse.Namespace) -> WorkloadConfig:
+    return WorkloadConfig(seed=args.seed, sessions=args.sessions, prefix_tokens=args.prefix_tokens)
+
+
+def _measure(session: RunSession, arms: tuple[Arm, Arm], workload: WorkloadConfig) -> tuple[list[Measurement], bool]:
+    """Return what was measured, and whether it was interrupted."""
+    from pytest_kvoffload.probe import MeasurementInterrupted
+
     measured: list[Measurement] = []
-    for connector in arms:
-        arm = Arm(engine=engine, model=ModelConfig(path=args.model), connector=connector)
+    for arm in arms:
         try:
             measured.append(session.measure(arm, workload))
         except MeasurementInterrupted as interrupt:
