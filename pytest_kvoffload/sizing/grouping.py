@@ -55,9 +55,12 @@ def settle(plan: Plan, serving: Serving, *, align: bool, max_model_len: int) -> 
         elif spec.block_size != 1:
             layers.append(spec)
         elif spec.kind == WINDOW:
-            layers.append(spec.with_block_size(_window_block(spec, plan, block)))
+            layers.append(spec.with_block_size(_window_block(spec, plan, block, serving)))
         else:
             layers.append(spec.with_block_size(block))
+    blocks = {spec.block_size for spec in layers if spec.is_attention}
+    if blocks and block not in blocks:
+        block = min(blocks)  # the server reports the block that its groups have
     return block, tuple(layers)
 
 
@@ -133,8 +136,13 @@ def _hybrid_block(plan: Plan, serving: Serving, block: int, state_page: int) -> 
     return block, None if page == state_page else page
 
 
-def _window_block(spec: LayerSpec, plan: Plan, block: int) -> int:
-    """Return the largest kernel block within the block size (attention.py:101, 619-668)."""
+def _window_block(spec: LayerSpec, plan: Plan, block: int, serving: Serving) -> int:
+    """Return the largest kernel block within the block size (attention.py 0.32.0:101, 619-668).
+
+    0.27.1 takes the smallest kernel block and leaves it to the unified pages to scale it (attention.py:638-656).
+    """
+    if not serving.at_least("0.28"):
+        return plan.kernel_block
     if spec.head_slots is not None:  # FlashInfer's kernels: 16, 32 or 64
         return max((size for size in (16, 32, 64) if size <= block), default=16)
     return max(plan.kernel_block, block // plan.kernel_block * plan.kernel_block)

@@ -21,9 +21,9 @@ import pytest_kvoffload.engine.inside
 from pytest_kvoffload.engine.provision import ensure_engine
 from pytest_kvoffload.sizing import Serving, chunks, model_kv
 
-pytestmark = pytest.mark.engine
-
 PYTHONS = [path for path in os.environ.get("KVOFFLOAD_TEST_PYTHONS", "").split(":") if path] or ["managed"]
+DATA = Path(__file__).parent / "data"
+"""Answers that engines of two versions gave (``engine_<version>.json``)."""
 INSIDE = Path(next(iter(pytest_kvoffload.engine.inside.__path__)))
 
 
@@ -53,8 +53,21 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return answers
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_the_engine_allocates_what_sizing_says(engine: dict[str, Any], name: str) -> None:
+    check(engine, name)
+
+
+@pytest.mark.parametrize("version", ["0_27_1", "0_32_0"])
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_recorded_engines_allocate_what_sizing_says(version: str, name: str) -> None:
+    recorded: dict[str, Any] = json.loads((DATA / f"engine_{version}.json").read_text(encoding="utf-8"))
+    check(recorded, name)
+
+
+def check(engine: dict[str, Any], name: str) -> None:
+    """Compare one model of one engine with what sizing says."""
     real = engine["answers"][name]
     serving = Serving(
         default_block_size=128,
