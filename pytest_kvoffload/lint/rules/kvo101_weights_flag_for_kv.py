@@ -44,6 +44,15 @@ RULE = Rule(
 )
 
 
+SIZED_BY = {
+    "OffloadingConnector": "cpu_bytes_to_use in its kv_connector_extra_config",
+    "SimpleCPUOffloadConnector": "cpu_bytes_to_use in its kv_connector_extra_config",
+    "LMCacheConnectorV1": "LMCACHE_MAX_LOCAL_CPU_SIZE (GiB per rank)",
+    "LMCacheMPConnector": "--l1-size-gb of lmcache server",
+}
+"""Where a connector takes the size of its host tier from: beside it --kv-offloading-size would overwrite it."""
+
+
 def check(document: Document, launch: Launch, context: Context) -> Iterator[Diagnostic]:
     """Report weights flags beside a KV intent."""
     sign = context.kv_intent
@@ -55,8 +64,19 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
             flag.location,
             f"{flag.name} moves model weights, not the KV cache, but {sign} says the KV cache is meant",
             severity="warning" if on_purpose else None,
+            remedy=_remedy(context),
             confidence="medium" if on_purpose or sign.startswith("the text") else None,
         )
+
+
+def _remedy(context: Context) -> str | None:
+    """Where a connector of the transfer configuration runs already, its own size is what to set."""
+    if context.size is not None:
+        return "remove it; --kv-offloading-size already sizes the tier"
+    for name in sorted(context.running):
+        if name in SIZED_BY:
+            return f"remove it; {name} takes the size of its tier from {SIZED_BY[name]}"
+    return None
 
 
 def weights_flags_in_use(launch: Launch) -> Iterator[Flag]:
