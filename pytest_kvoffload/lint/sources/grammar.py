@@ -1,8 +1,4 @@
-"""The tree-sitter grammars, each loaded once.
-
-A ``Language`` object made anew for every parse is slow, and with py-tree-sitter 0.26 many thousands of them in one
-process ended in a crash of the interpreter; one object for each grammar does neither.
-"""
+"""The tree-sitter grammars, each loaded once (making a ``Language`` anew for every parse is slow)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from pytest_kvoffload.lint.sources.shell_heredoc import file_written, heredoc_of
 from pytest_kvoffload.lint.sources.shell_state import State, Variable
 from pytest_kvoffload.lint.sources.shell_words import expand, expand_one
 from pytest_kvoffload.lint.sources.text import Mapped, hole, join
-from pytest_kvoffload.lint.sources.tree import char_index
 
 MAX_PATHS = 8
 MAX_LOOP = 4
@@ -28,6 +27,9 @@ MAX_REPEATS = 24
 """How often one function is walked; a launcher called oftener repeats itself."""
 MANY_STEPS = 12_000
 """Work after which branches are no longer told apart."""
+
+
+_FOREIGN = re.compile(r"[^\x01-\x7f]")
 
 
 class Script:
@@ -44,8 +46,9 @@ class Script:
         self.called: set[str] = set()
         self.names: list[str] = []
         """Functions being run, innermost last: their names say what is meant."""
-        self.data = text.text.encode("utf-8", "replace")
-        self._index = char_index(text.text, self.data)
+        # One byte a character. The grammar's C scanner hands characters above 255 to `isalnum`, which reads outside
+        # its table for them (a crash of the interpreter, now and then); to the syntax they are letters like any other.
+        self.data = _FOREIGN.sub("x", text.text).encode("ascii")
         self.extra_words: list[Value] = []
         self.said: list[Value] = []
         """Texts of ``echo``, which count for the launches near them."""
@@ -55,9 +58,7 @@ class Script:
 
     def char(self, byte: int) -> int:
         """Return the character index of a byte offset."""
-        if self._index is None:
-            return byte
-        return self._index[min(byte, len(self._index) - 1)]
+        return min(byte, len(self.text))
 
     def slice(self, start: int, stop: int) -> Mapped:
         """Return the mapped text between two byte offsets."""

@@ -347,3 +347,14 @@ def test_quotes_inside_an_unquoted_variable_reach_the_server() -> None:
 def test_sourced_files_may_bring_variables() -> None:
     assert not only(document("run.sh", "source kv.env\nvllm serve m\n")).env_complete
     assert only(document("run.sh", "source .venv/bin/activate\nvllm serve m\n")).env_complete
+
+
+def test_characters_outside_ascii_keep_their_places() -> None:
+    found = document("run.sh", "M='modèle-☃-😀'  # größer\nvllm serve \"$M\" --served-model-name 名前 --cpu-offload-gb 4\n")
+    launch = only(found)
+    assert launch.model is not None
+    assert launch.model.text == "modèle-☃-😀"
+    assert flags(launch)["--served-model-name"] == "名前"
+    flag = launch.flag("--cpu-offload-gb")
+    assert flag is not None
+    assert at(found, flag.location.line, flag.location.column) == "--cpu-offload-gb 4"
