@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 
 from pytest_kvoffload.errors import did_you_mean
 from pytest_kvoffload.lint.model import Diagnostic, Document
@@ -27,7 +28,7 @@ def apply_suppressions(
     extra: list[Diagnostic] = []
     unused = known[UNUSED].rule
     for suppression in document.suppressions:
-        lines = _lines(suppression.applies_to_line, diagnostics)
+        lines = _lines(document, suppression.applies_to_line)
         for word in suppression.codes:
             code = names.get(word.lower(), word.upper())
             if code not in known:
@@ -45,5 +46,25 @@ def apply_suppressions(
     return kept + extra
 
 
-def _lines(line: int, _diagnostics: Iterable[Diagnostic]) -> frozenset[int]:
-    return frozenset({line})
+def _lines(document: Document, line: int) -> frozenset[int]:
+    """Return the lines that a comment for ``line`` covers.
+
+    A continued command and a YAML block scalar cannot hold comments, so a comment on or above their first line covers
+    them whole.
+    """
+    lines = document.text.splitlines()
+    last = line
+    while last < len(lines) and lines[last - 1].rstrip().endswith("\\"):
+        last += 1
+    if last == line and 1 <= line <= len(lines) and _BLOCK.search(lines[line - 1]):
+        indent = _indent(lines[line - 1])
+        while last < len(lines) and (not lines[last].strip() or _indent(lines[last]) > indent):
+            last += 1
+    return frozenset(range(line, last + 1))
+
+
+_BLOCK = re.compile(r":\s*[|>][+-]?\d?\s*(?:#.*)?$|^\s*-\s*[|>][+-]?\d?\s*(?:#.*)?$")
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))

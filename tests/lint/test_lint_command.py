@@ -201,6 +201,18 @@ def test_suppressions(lint: Lint) -> None:
     assert "KVO910" not in lint("c.sh", "--select", "KVO2")[1]
 
 
+def test_a_suppression_covers_a_continued_command_and_a_block_scalar(lint: Lint) -> None:
+    command = "vllm serve m \\\n  --max-model-len 8192 \\\n  --kv-offloading-backend native\n"
+    Path("a.sh").write_text("# kvoffload: ignore[KVO601] set elsewhere\n" + command)
+    assert lint("a.sh") == (0, "no findings in 1 file\n", "")
+    head = "services:\n  v:\n    image: vllm/vllm-openai:v0.30.0\n"
+    block = "    command: >  # kvoffload: ignore[KVO601] set elsewhere\n      --model m\n      --kv-offloading-backend native\n"
+    Path("compose.yml").write_text(head + block)
+    assert lint("compose.yml") == (0, "no findings in 1 file\n", "")
+    Path("b.sh").write_text("# kvoffload: ignore[KVO601] only the first\n" + BAD + BAD)
+    assert lint("b.sh")[0] == 1
+
+
 def test_a_secret_is_never_printed(lint: Lint) -> None:
     secret = "hunter2hunter2"
     Path("s.sh").write_text(

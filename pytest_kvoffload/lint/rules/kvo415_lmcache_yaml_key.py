@@ -34,6 +34,7 @@ RULE = Rule(
     name="lmcache-yaml-key",
     severity="error",
     loose=True,
+    versions="LMCache 0.5",
     products=("vllm", "sglang", "unknown"),
     summary="An unknown or lost key in an LMCache configuration file",
     remedy="use a key that LMCache has",
