@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from pytest_kvoffload.errors import IncomparableError, UsageError
-from pytest_kvoffload.gate.samples import Block, paired_ttft
-from pytest_kvoffload.gate.verdict import Finding, Policy, Verdict, judge
-from pytest_kvoffload.records import Measurement, WorkloadConfig
+from pytest_kvoffload.errors import EngineError, ExitCode, IncomparableError, KVOffloadError, LintError, UsageError
+from pytest_kvoffload.gate.baseline import missing
+from pytest_kvoffload.gate.evaluate import Level
+from pytest_kvoffload.gate.judge import hindrance, judge
+from pytest_kvoffload.gate.samples import Block, paired_times
+from pytest_kvoffload.gate.thresholds import Threshold
+from pytest_kvoffload.gate.verdict import Finding, Policy, Verdict
+from pytest_kvoffload.records import WorkloadConfig
 from pytest_kvoffload.session import Arm, RunSession
 from pytest_kvoffload.stats import SequentialGate
 
@@ -30,11 +34,17 @@ class GatePlan:
     candidate: Arm
     workload: WorkloadConfig
     policy: Policy
+    thresholds: tuple[Threshold, ...] = ()
+    """What is asked; the policy's tail when empty."""
+    others: Mapping[str, Arm] = field(default_factory=dict)
+    """Further arms, such as the control, by the name that thresholds use."""
+    recorded: tuple[Block, ...] = ()
+    """Blocks of the reference that were recorded earlier (a baseline): it is not measured again then."""
     requests: int = 300
     """Requests per arm at most; the number of blocks follows from the first block."""
     boots: int = 2
     side_by_side: bool = True
-    """Both servers alive at once (they take turns); else one at a time, which boots more often."""
+    """All servers alive at once (they take turns); else one at a time, which boots more often."""
     across: tuple[str, ...] = ()
     calibration: str = "none: run kvoffload gate --calibrate on this runner"
 
@@ -46,41 +56,142 @@ class GateRun:
     verdict: Verdict
     reference: tuple[Block, ...]
     candidate: tuple[Block, ...]
+    others: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)
+
+
+class _Run:
+    """Collects the blocks of all arms of one run."""
+
+    def __init__(self, session: RunSession, plan: GatePlan) -> None:
+        self.session, self.plan = session, plan
+        self.blocks: dict[str, list[Block]] = {name: [] for name in ("reference", "candidate", *plan.others)}
+        arms = {"reference": plan.reference, "candidate": plan.candidate, **plan.others}
+        if plan.recorded:
+            del arms["reference"]
+        self._arms = {name: dataclasses.replace(arm, label=arm.label or name) for name, arm in arms.items()}
+
+    def measure(self, blocks: Sequence[int], *, boot: int) -> None:
+        """Measure some blocks on all arms; they take turns, and who begins alternates."""
+        names = list(self._arms)
+        if self.plan.side_by_side:
+            turns = [(name, block) for block in blocks for name in (names if block % 2 == 0 else names[::-1])]
+        else:
+            turns = [(name, block) for name in (names if boot % 2 == 0 else names[::-1]) for block in blocks]
+        for name, block in turns:
+            workload = dataclasses.replace(self.plan.workload, seed=self.plan.workload.seed + block)
+            try:
+                measurement = self.session.measure(dataclasses.replace(self._arms[name], boot=boot), workload)
+            except KVOffloadError as error:
+                raise _ArmFailed(name, error) from error
+            self.blocks[name].append(Block(block=block, boot=boot, measurement=measurement))
+        if self.plan.recorded:
+            self.blocks["reference"] += [block for block in self.plan.recorded if block.block in blocks]
+
+    def judge(self, level: Level) -> tuple[Finding, ...]:
+        """Judge what there is; what a baseline has and this run has not is a failure."""
+        gone = missing(self.plan.recorded, self.blocks["candidate"]) if self.plan.recorded else ()
+        lost = Finding(
+            name="measured as in the baseline",
+            outcome="fail" if gone else "pass",
+            text=f"the baseline has {', '.join(gone)}, this run has not" if gone else "every measurement is there",
+        )
+        findings = judge(
+            self.blocks["reference"],
+            self.blocks["candidate"],
+            policy=self.plan.policy,
+            thresholds=self.plan.thresholds,
+            others={name: self.blocks[name] for name in self.plan.others},
+            across=self.plan.across,
+            level=level,
+        )
+        return (lost, *findings) if self.plan.recorded else findings
+
+    def requests_per_block(self) -> int:
+        """Requests of the judged phase in one block."""
+        return max(1, len(self.blocks["candidate"][0].measurement.phase(self.plan.policy.phase).samples))
+
+    def done(self, findings: tuple[Finding, ...], note: str = "", *, stopped_by: ExitCode | None = None) -> GateRun:
+        """Put the verdict together."""
+        reference, candidate = self.blocks["reference"], self.blocks["candidate"]
+        try:
+            n = paired_times(reference, candidate, phase=self.plan.policy.phase).n
+        except (IncomparableError, KeyError):  # what made the arms unlike is in the findings already
+            n = 0
+        verdict = Verdict(
+            reference=self.plan.reference.name,
+            candidate=self.plan.candidate.name,
+            findings=findings,
+            requests_per_arm=n,
+            boots_per_arm=len({block.boot for block in candidate}),
+            calibration=self.plan.calibration,
+            notes=(note,) if note else (),
+            stopped_by=stopped_by,
+        )
+        others = {name: tuple(self.blocks[name]) for name in self.plan.others}
+        return GateRun(verdict=verdict, reference=tuple(reference), candidate=tuple(candidate), others=others)
+
+
+class _ArmFailed(Exception):  # noqa: N818  # carries which arm an error belongs to; never leaves this module
+    def __init__(self, name: str, error: KVOffloadError) -> None:
+        super().__init__(str(error))
+        self.name, self.error = name, error
 
 
 def run_gate(session: RunSession, plan: GatePlan, *, say: Callable[[str], None] = lambda text: None) -> GateRun:
-    """Measure both arms until a look is clear or the requests are spent.
+    """Measure all arms until a look is clear or the requests are spent.
+
+    A server that does not boot, dies or is refused by the linter ends the run with a verdict: ``fail`` when it is the
+    candidate's, ``inconclusive`` when it is another's, with the error's exit code either way.
 
     Raises:
         UsageError: a plan that makes no sense.
-        EngineError: a server did not boot, or died.
     """
     if plan.boots < 1 or plan.requests < 1:
         raise UsageError("the gate needs at least one boot and one request per arm")
-    reference: list[Block] = []
-    candidate: list[Block] = []
-    _round(session, plan, blocks=[0], boot=0, into=(reference, candidate))
-    first = judge(reference, candidate, policy=plan.policy, across=plan.across)
-    if first[0].outcome != "pass" and first[0].tail is None:
-        return _done(plan, reference, candidate, first, "stopped after the first block")
-    per_block = paired_ttft(reference, candidate, phase=plan.policy.phase).n
-    schedule = _schedule(math.ceil(plan.requests / per_block), plan.boots)
-    total = sum(len(blocks) for blocks in schedule)
-    looks = SequentialGate(looks=_looks(total, per_block), alpha=plan.policy.alpha, confidence=plan.policy.confidence)
+    run = _Run(session, plan)
+    try:
+        return _looks_until_clear(run, say)
+    except _ArmFailed as end:
+        blamed = end.name == "candidate" and isinstance(end.error, (EngineError, LintError))
+        found = Finding(name=f"{end.name} measured", outcome="fail" if blamed else "inconclusive", text=str(end.error))
+        return run.done((found,), f"the run ended at {end.name}", stopped_by=end.error.exit_code)
+
+
+def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
+    plan = run.plan
+    run.measure([0], boot=0)
+    stopped = hindrance(run.blocks["reference"], run.blocks["candidate"], policy=plan.policy, across=plan.across)
+    if stopped is not None:
+        return run.done((stopped,), "stopped after the first block")
+    per_block = run.requests_per_block()
+    blocks = math.ceil(plan.requests / per_block)
+    if plan.recorded:
+        blocks = min(blocks, len({block.block for block in plan.recorded}))
+    schedule = _schedule(blocks, plan.boots)
+    looks = _looks(blocks, per_block)
+    errors = SequentialGate(looks=looks, alpha=plan.policy.alpha)
+    misses = SequentialGate(looks=looks, alpha=1.0 - plan.policy.confidence)
     findings: tuple[Finding, ...] = ()
-    for boot, blocks in enumerate(schedule):
-        left = [block for block in blocks if block > 0]
-        for chunk in _chunks(left, [n // per_block for n in looks.looks]):
-            _round(session, plan, blocks=chunk, boot=boot, into=(reference, candidate))
-            n = len(reference) * per_block
-            if n in looks.looks:
-                findings = judge(reference, candidate, policy=plan.policy, across=plan.across, looks=looks)
-                say(f"{n} of {total * per_block} requests per arm: {findings[-1].text}")
-                if all(finding.outcome != "inconclusive" for finding in findings):
-                    note = "" if n == looks.looks[-1] else f"stopped early, at {n} of {total * per_block} requests"
-                    return _done(plan, reference, candidate, findings, note)
-        session.stop_servers()
-    return _done(plan, reference, candidate, findings, "")
+    for boot, numbers in enumerate(schedule):
+        left = [block for block in numbers if block > 0]
+        for chunk in _chunks(left, [n // per_block for n in looks]) or ([[]] if numbers == [0] else []):
+            run.measure(chunk, boot=boot)
+            n = len(run.blocks["candidate"]) * per_block
+            if n not in looks:
+                continue
+            before = max((look for look in looks if look < n), default=0)
+            level = Level(
+                alpha=errors.spent(n) - errors.spent(before),
+                confidence=1.0 - (misses.spent(n) - misses.spent(before)),
+            )
+            findings = run.judge(level)
+            outcomes = {finding.outcome for finding in findings}
+            say(f"{n} of {blocks * per_block} requests per arm: {findings[-1].text}")
+            if "fail" in outcomes or outcomes == {"pass"}:
+                note = "" if n == looks[-1] else f"stopped early, at {n} of {blocks * per_block} requests"
+                return run.done(findings, note)
+        run.session.stop_servers()
+    return run.done(findings)
 
 
 def measure_runs(session: RunSession, plan: GatePlan, *, boots: int) -> list[list[Block]]:
@@ -106,28 +217,23 @@ def measure_runs(session: RunSession, plan: GatePlan, *, boots: int) -> list[lis
     return runs
 
 
-def _round(
-    session: RunSession, plan: GatePlan, *, blocks: Sequence[int], boot: int, into: tuple[list[Block], list[Block]]
-) -> None:
-    """Measure some blocks on both arms; they take turns, and who begins alternates."""
-    arms = (
-        dataclasses.replace(plan.reference, boot=boot, label=plan.reference.label or "reference"),
-        dataclasses.replace(plan.candidate, boot=boot, label=plan.candidate.label or "candidate"),
-    )
+def measure_arm(session: RunSession, plan: GatePlan) -> list[Block]:
+    """Measure the candidate alone, in the blocks and boots of a gate run: what a baseline records."""
+    blocks: list[Block] = []
 
-    def one(side: int, block: int) -> None:
-        workload = dataclasses.replace(plan.workload, seed=plan.workload.seed + block)
-        measurement: Measurement = session.measure(arms[side], workload)
-        into[side].append(Block(block=block, boot=boot, measurement=measurement))
+    def one(number: int, boot: int) -> None:
+        workload = dataclasses.replace(plan.workload, seed=plan.workload.seed + number)
+        arm = dataclasses.replace(plan.candidate, boot=boot, label="baseline")
+        blocks.append(Block(block=number, boot=boot, measurement=session.measure(arm, workload)))
 
-    if plan.side_by_side:
-        for block in blocks:
-            for side in (0, 1) if block % 2 == 0 else (1, 0):
-                one(side, block)
-    else:
-        for side in (0, 1) if boot % 2 == 0 else (1, 0):
-            for block in blocks:
-                one(side, block)
+    one(0, 0)
+    per_block = max(1, len(blocks[0].measurement.phase(plan.policy.phase).samples))
+    for boot, numbers in enumerate(_schedule(math.ceil(plan.requests / per_block), plan.boots)):
+        for number in numbers:
+            if number > 0:
+                one(number, boot)
+        session.stop_servers()
+    return blocks
 
 
 def _schedule(blocks: int, boots: int) -> list[list[int]]:
@@ -157,22 +263,3 @@ def _chunks(blocks: Sequence[int], stops: Sequence[int]) -> list[list[int]]:
         else:
             out.append([block])
     return out
-
-
-def _done(
-    plan: GatePlan, reference: Sequence[Block], candidate: Sequence[Block], findings: tuple[Finding, ...], note: str
-) -> GateRun:
-    try:
-        n = paired_ttft(reference, candidate, phase=plan.policy.phase).n
-    except (IncomparableError, KeyError):  # what made the arms unlike is in the findings already
-        n = 0
-    verdict = Verdict(
-        reference=plan.reference.name,
-        candidate=plan.candidate.name,
-        findings=findings,
-        requests_per_arm=n,
-        boots_per_arm=len({block.boot for block in reference}),
-        calibration=plan.calibration,
-        notes=(note,) if note else (),
-    )
-    return GateRun(verdict=verdict, reference=tuple(reference), candidate=tuple(candidate))

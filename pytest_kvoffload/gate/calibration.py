@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_kvoffload.errors import UsageError
 from pytest_kvoffload.gate.samples import Block
+from pytest_kvoffload.gate.thresholds import Threshold
 from pytest_kvoffload.gate.verdict import Policy
 from pytest_kvoffload.stats import noise_floor
 
@@ -70,28 +71,37 @@ def save(path: Path, key: str, calibration: Calibration) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def check_margin(path: Path, policy: Policy) -> str:
+def check_margin(path: Path, policy: Policy, thresholds: Sequence[Threshold] = ()) -> str:
     """Say what is known of this runner's noise; refuse a margin below its floor.
 
     Raises:
-        UsageError: the file cannot be read, or the margin is below the floor.
+        UsageError: the file cannot be read, or a margin is below the floor.
     """
     if not path.exists():
         return f"none ({path.name} does not exist): run kvoffload gate --calibrate on this runner"
     runners = _read(path)["runners"]
-    found = runners.get(_this_runner())
+    found = runners.get(this_runner())
     if found is None:
         return f"none for this runner in {path.name}: run kvoffload gate --calibrate on it"
-    if policy.quantile == found["quantile"] and policy.margin < found["margin"]:
-        raise UsageError(
-            f"a margin of {policy.margin:.1%} is below this runner's noise floor of {found['margin']:.1%} "
-            f"(p{policy.quantile * 100:g}, measured {found['measured_at']}): A against A differs by as much. "
-            f"Use a larger margin, more boots, or a quieter runner"
-        )
+    asked = [
+        (t.text, t.bound)
+        for t in thresholds
+        if t.kind == "regression" and t.metric == "ttft" and t.quantile == found["quantile"]
+    ]
+    if not thresholds and policy.quantile == found["quantile"]:
+        asked = [(f"a margin of {policy.margin:.1%}", policy.margin)]
+    for text, margin in asked:
+        if margin < found["margin"]:
+            raise UsageError(
+                f"{text} is below this runner's noise floor of {found['margin']:.1%} "
+                f"(p{found['quantile'] * 100:g}, measured {found['measured_at']}): A against A differs by as much. "
+                f"Use a larger margin, more boots, or a quieter runner"
+            )
     return f"noise floor {found['margin']:.1%} for p{found['quantile'] * 100:g}, measured {found['measured_at']}"
 
 
-def _this_runner() -> str:
+def this_runner() -> str:
+    """Name this machine as :func:`runner_key` names the one of a measurement."""
     from pytest_kvoffload.machine import machine_facts
 
     facts = machine_facts()

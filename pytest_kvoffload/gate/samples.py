@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_kvoffload.errors import IncomparableError
-from pytest_kvoffload.records import Measurement
+from pytest_kvoffload.records import Measurement, RequestSample
 
 DEFAULT_PHASE = "restored"
 
@@ -22,7 +22,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTimes:
-    """TTFT in seconds of equal requests, in request order; element i of both arms is the same request."""
+    """Latencies in seconds of equal requests, in request order; element i of both arms is the same request."""
 
     phase: str
     reference: tuple[float, ...]
@@ -37,7 +37,37 @@ class PairedTimes:
         return len(self.reference)
 
 
-def paired_ttft(reference: Sequence[Block], candidate: Sequence[Block], *, phase: str = DEFAULT_PHASE) -> PairedTimes:
+def latency_seconds(sample: RequestSample, metric: str) -> float | None:
+    """Return ``ttft``, ``e2e`` or ``tpot`` of a request; ``None`` where it has none.
+
+    ``tpot`` is the time per output token after the first: a request of one token has none.
+    """
+    if metric == "ttft":
+        return sample.ttft_seconds
+    if metric == "e2e":
+        return sample.e2e_seconds
+    first, last, tokens = sample.first_token_at_seconds, sample.last_token_at_seconds, len(sample.output_token_ids)
+    if first is None or last is None or tokens < 2:
+        return None
+    return (last - first) / (tokens - 1)
+
+
+def latencies(blocks: Sequence[Block], *, phase: str, metric: str = "ttft") -> tuple[float, ...]:
+    """Return a latency of all requests of an arm, in the order of blocks and requests.
+
+    Raises:
+        IncomparableError: a request without it: it failed, or generated too few tokens.
+    """
+    found: list[float] = []
+    for block in sorted(blocks, key=lambda b: b.block):
+        for sample in sorted(block.measurement.phase(phase).samples, key=lambda s: s.index):
+            found.append(_latency(sample, metric, block))
+    return tuple(found)
+
+
+def paired_times(
+    reference: Sequence[Block], candidate: Sequence[Block], *, phase: str = DEFAULT_PHASE, metric: str = "ttft"
+) -> PairedTimes:
     """Pair the requests of two arms by block, and within a block by their index in the phase.
 
     Raises:
@@ -51,7 +81,7 @@ def paired_ttft(reference: Sequence[Block], candidate: Sequence[Block], *, phase
         one, two = theirs[number], mine[number]
         left = {s.index: s for s in one.measurement.phase(phase).samples}
         right = {s.index: s for s in two.measurement.phase(phase).samples}
-        if set(left) != set(right):
+        if set(left) != set(right) or one.measurement.workload.seed != two.measurement.workload.seed:
             raise IncomparableError(
                 f"block {number} sent other requests to {two.measurement.arm} than to the reference"
             )
@@ -59,11 +89,7 @@ def paired_ttft(reference: Sequence[Block], candidate: Sequence[Block], *, phase
             a, b = left[index], right[index]
             if (a.session, a.turn, a.prompt_tokens) != (b.session, b.turn, b.prompt_tokens):
                 raise IncomparableError(f"block {number}, request {index}: not the same request on both arms")
-            if a.ttft_seconds is None or b.ttft_seconds is None:
-                failed = one if a.ttft_seconds is None else two
-                why = (a if a.ttft_seconds is None else b).error or "no first token"
-                raise IncomparableError(f"request {index} of block {number} failed on {failed.measurement.arm}: {why}")
-            pairs.append((a.ttft_seconds, b.ttft_seconds, number, one.boot, two.boot))
+            pairs.append((_latency(a, metric, one), _latency(b, metric, two), number, one.boot, two.boot))
     columns = tuple(zip(*pairs, strict=True)) or ((), (), (), (), ())
     return PairedTimes(
         phase=phase,
@@ -73,3 +99,13 @@ def paired_ttft(reference: Sequence[Block], candidate: Sequence[Block], *, phase
         reference_boots=columns[3],
         candidate_boots=columns[4],
     )
+
+
+def _latency(sample: RequestSample, metric: str, block: Block) -> float:
+    value = latency_seconds(sample, metric)
+    if value is not None and sample.error is None:
+        return value
+    where = f"request {sample.index} of block {block.block} on {block.measurement.arm}"
+    if sample.ok:
+        raise IncomparableError(f"{where} has no {metric}: it generated {len(sample.output_token_ids)} tokens")
+    raise IncomparableError(f"{where} failed: {sample.error or 'no first token'}")

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 
+from pytest_kvoffload.gate.thresholds import parse_thresholds
 from pytest_kvoffload.gate.verdict import Policy
 from pytest_kvoffload.gate_run import GatePlan, GateRun, run_gate
-from pytest_kvoffload.output.gate_text import markdown, text
+from pytest_kvoffload.output.gate_text import document, markdown, text
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, WorkloadConfig, to_json
 from pytest_kvoffload.session import Arm, RunSession
 
@@ -103,6 +104,52 @@ def test_too_few_requests_are_inconclusive(tmp_path: Path) -> None:
     same = FakeConfig(tier_blocks=TIER)
     verdict = gate(tmp_path, same, dataclasses.replace(same), requests=30).verdict
     assert verdict.outcome == "inconclusive"
+
+
+def test_the_control_takes_turns_in_the_same_run(tmp_path: Path) -> None:
+    fast, slow = FakeConfig(tier_blocks=TIER), FakeConfig(seconds_per_token=0.0005)
+    with FakeVLLM(fast) as one, FakeVLLM(dataclasses.replace(fast)) as two, FakeVLLM(slow) as three:
+        plan = GatePlan(
+            reference=arm(one, "reference"),
+            candidate=arm(two, "candidate"),
+            others={"control": arm(three, "control", "recompute")},
+            thresholds=parse_thresholds(["ttft_p50 gain over control >= 30%", "external.hit_rate >= 0.5"]),
+            workload=WORKLOAD,
+            policy=Policy(),
+            requests=60,
+            boots=1,
+        )
+        result = run_gate(RunSession(tmp_path), plan)
+    assert result.verdict.outcome in {"pass", "inconclusive"}, text(result.verdict)
+    assert "ms of control: a gain of" in result.verdict.findings[1].text
+    names = [finding.name for finding in result.verdict.findings]
+    assert names == ["tier exercised", "ttft_p50 gain over control >= 30%", "external.hit_rate >= 0.5"]
+    assert [b.block for b in result.others["control"]] == [b.block for b in result.candidate]
+    seeds = [[b.measurement.workload.seed for b in arm] for arm in (result.reference, result.others["control"])]
+    assert seeds[0] == seeds[1]
+
+
+@pytest.mark.parametrize(("dead", "outcome"), [("candidate", "fail"), ("reference", "inconclusive")])
+def test_a_server_that_is_not_there_ends_the_run_with_a_verdict(tmp_path: Path, dead: str, outcome: str) -> None:
+    with FakeVLLM(FakeConfig(tier_blocks=TIER)) as server:
+        with FakeVLLM(FakeConfig()) as gone:
+            pass
+        arms = {"reference": arm(server, "reference"), "candidate": arm(server, "candidate")}
+        arms[dead] = arm(gone, dead)
+        plan = GatePlan(**arms, workload=WORKLOAD, policy=Policy(), requests=60, boots=1)  # type: ignore[arg-type]
+        verdict = run_gate(RunSession(tmp_path), plan).verdict
+    assert verdict.outcome == outcome
+    assert verdict.exit_code == 4
+    (finding,) = verdict.findings
+    assert finding.name == f"{dead} measured"
+    assert gone.url.removeprefix("http://") in finding.text
+    written = json.loads(document(verdict))
+    assert (written["kind"], written["schema_version"], written["outcome"], written["exit_code"]) == (
+        "kvoffload-verdict",
+        1,
+        outcome,
+        4,
+    )
 
 
 @pytest.fixture
