@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytest_kvoffload.lint.model import Config, Flag, Launch, Limits, Value
-from pytest_kvoffload.lint.sources.argv import launch_configs, parse_arguments
+from pytest_kvoffload.lint.sources.argv import parse_arguments
 from pytest_kvoffload.lint.sources.collect import Collector, Word, comments_near, file_words, quantity
+from pytest_kvoffload.lint.sources.configs import launch_configs
 from pytest_kvoffload.lint.sources.images import image_versions
 from pytest_kvoffload.lint.sources.kubernetes import walk
 from pytest_kvoffload.lint.sources.text import constant, join
@@ -234,7 +235,7 @@ def _chart_environment(out: Collector, spec: _Spec) -> tuple[Entries, tuple[Flag
     place = enabled.at if enabled is not None else lmcache.at
     connector = "LMCacheConnector" if spec.vllm is not None and spec.vllm.string("v0") == "1" else "LMCacheConnectorV1"
     text = constant(f'{{"kv_connector":"{connector}","kv_role":"{role}"}}', place)
-    from pytest_kvoffload.lint.sources.argv import json_config
+    from pytest_kvoffload.lint.sources.configs import json_config
 
     value = Value(text=text.text, location=out.location(place), raw=out.source.text[place : place + 4])
     flag = Flag(name="--kv-transfer-config", location=out.location(place), value=value)

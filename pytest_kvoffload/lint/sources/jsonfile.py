@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_kvoffload.lint.sources.argv import json_config
 from pytest_kvoffload.lint.sources.collect import Collector
+from pytest_kvoffload.lint.sources.configs import json_config
 from pytest_kvoffload.lint.sources.text import Mapped
 from pytest_kvoffload.lint.sources.yamlfile import read_documents
 from pytest_kvoffload.lint.sources.yamltree import read_yaml

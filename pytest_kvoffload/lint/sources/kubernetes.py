@@ -11,12 +11,11 @@ from pytest_kvoffload.lint.sources.argv import (
     Surroundings,
     build_launch,
     find_program,
-    json_config,
     launch_from_image,
     looks_like_vllm_arguments,
-    yaml_configs,
 )
 from pytest_kvoffload.lint.sources.collect import Collector, Word, comments_near, file_words, quantity
+from pytest_kvoffload.lint.sources.configs import json_config, yaml_configs
 from pytest_kvoffload.lint.sources.formats import looks_like_lmcache, sniff, trigger
 from pytest_kvoffload.lint.sources.shell import Script
 from pytest_kvoffload.lint.sources.shell_commands import shell_text

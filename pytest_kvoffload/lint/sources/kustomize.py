@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from pytest_kvoffload.lint.model import Limits
-from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, find_program, looks_like_vllm_arguments
+from pytest_kvoffload.lint.sources.argv import (
+    Surroundings,
+    build_launch,
+    find_program,
+    looks_like_vllm_arguments,
+)
 from pytest_kvoffload.lint.sources.collect import Collector, Word, comments_near, file_words
 from pytest_kvoffload.lint.sources.yamltree import YNode
 from pytest_kvoffload.lint.sources.yamlwords import env_vars, environment, word_of_node, words_of_node

@@ -6,8 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from pytest_kvoffload.lint.model import Config, Launch, Member, Node
-from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, launch_configs, parse_arguments
+from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, parse_arguments
 from pytest_kvoffload.lint.sources.collect import Collector, comments_near, file_words, word_of
+from pytest_kvoffload.lint.sources.configs import launch_configs
 from pytest_kvoffload.lint.sources.requirements import read_project_versions
 from pytest_kvoffload.lint.sources.text import Mapped
 from pytest_kvoffload.lint.sources.tomltree import read_toml

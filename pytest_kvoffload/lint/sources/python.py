@@ -11,12 +11,17 @@ import warnings
 from dataclasses import replace
 
 from pytest_kvoffload.lint.model import Config, EnvVar, Flag, Launch, Value
-from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, find_program, looks_like_vllm_arguments
+from pytest_kvoffload.lint.sources.argv import (
+    Surroundings,
+    build_launch,
+    find_program,
+    looks_like_vllm_arguments,
+)
 from pytest_kvoffload.lint.sources.collect import Collector, Word, comments_near, file_words
 from pytest_kvoffload.lint.sources.formats import trigger
+from pytest_kvoffload.lint.sources.py_text import PyText
 from pytest_kvoffload.lint.sources.py_values import (
     Evaluator,
-    PyText,
     PyValue,
     Scope,
     as_words,

@@ -30,7 +30,7 @@ def vllm_config_launch(out: Collector, document: YNode, text: Mapped) -> None:
             continue
         if value.kind == "scalar":
             if normal in ("kv-transfer-config", "kv-events-config") and value.scalar.lstrip().startswith("{"):
-                from pytest_kvoffload.lint.sources.argv import json_config
+                from pytest_kvoffload.lint.sources.configs import json_config
 
                 configs.append(json_config(out, normal, value.text))
             if value.tag.endswith(":bool") and value.scalar.lower() in ("true", "yes", "on"):

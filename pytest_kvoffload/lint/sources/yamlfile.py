@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from pytest_kvoffload.lint.model import Config
-from pytest_kvoffload.lint.sources.argv import duplicate_message
 from pytest_kvoffload.lint.sources.collect import Collector
+from pytest_kvoffload.lint.sources.configs import duplicate_message
 from pytest_kvoffload.lint.sources.formats import looks_like_lmcache, looks_like_vllm_config
 from pytest_kvoffload.lint.sources.template import blank_actions, is_template
 from pytest_kvoffload.lint.sources.text import Mapped
