@@ -16,6 +16,10 @@ from pytest_kvoffload.lint.sources.yamltree import YamlResult, YNode, read_yaml
 
 def read_yaml_text(out: Collector, text: Mapped) -> None:
     """Read a YAML text of any dialect (a whole file, or one inside another text)."""
+    if out.helm and is_template(text.text):
+        from pytest_kvoffload.lint.sources.helm_render import rendered
+
+        text = rendered(out, text) or text
     templated = is_template(text.text)
     result = read_yaml(blank_actions(text) if templated else text)
     if templated:

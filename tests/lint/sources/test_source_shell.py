@@ -350,7 +350,9 @@ def test_sourced_files_may_bring_variables() -> None:
 
 
 def test_characters_outside_ascii_keep_their_places() -> None:
-    found = document("run.sh", "M='modèle-☃-😀'  # größer\nvllm serve \"$M\" --served-model-name 名前 --cpu-offload-gb 4\n")
+    found = document(
+        "run.sh", "M='modèle-☃-😀'  # größer\nvllm serve \"$M\" --served-model-name 名前 --cpu-offload-gb 4\n"
+    )
     launch = only(found)
     assert launch.model is not None
     assert launch.model.text == "modèle-☃-😀"
