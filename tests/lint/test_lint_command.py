@@ -206,7 +206,9 @@ def test_a_suppression_covers_a_continued_command_and_a_block_scalar(lint: Lint)
     Path("a.sh").write_text("# kvoffload: ignore[KVO601] set elsewhere\n" + command)
     assert lint("a.sh") == (0, "no findings in 1 file\n", "")
     head = "services:\n  v:\n    image: vllm/vllm-openai:v0.30.0\n"
-    block = "    command: >  # kvoffload: ignore[KVO601] set elsewhere\n      --model m\n      --kv-offloading-backend native\n"
+    block = (
+        "    command: >  # kvoffload: ignore[KVO601] set elsewhere\n      --model m --kv-offloading-backend native\n"
+    )
     Path("compose.yml").write_text(head + block)
     assert lint("compose.yml") == (0, "no findings in 1 file\n", "")
     Path("b.sh").write_text("# kvoffload: ignore[KVO601] only the first\n" + BAD + BAD)
