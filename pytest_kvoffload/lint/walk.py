@@ -77,7 +77,7 @@ def _shown(path: str) -> str:
     return path[2:] if path.startswith("./") else path
 
 
-CORES = (b"kv", b"vllm", b"cache", b"offload", b"sglang", b"swap", b"max_local")
+CORES = (b"kv", b"vllm", b"cache", b"offload", b"sglang", b"swap", b"local_")
 """Every trigger of the readers contains one of these. Plain searches, short ones first, are many times faster than a
 pattern that ignores case."""
 

@@ -22,8 +22,9 @@ from collections.abc import Iterator
 
 from pytest_kvoffload.catalog import lint as catalog
 from pytest_kvoffload.errors import did_you_mean
-from pytest_kvoffload.lint.facts import ConnectorUse, Context
+from pytest_kvoffload.lint.facts import Context
 from pytest_kvoffload.lint.model import Diagnostic, Document, Launch, Member
+from pytest_kvoffload.lint.parts import ConnectorUse
 from pytest_kvoffload.lint.rule import Rule
 
 RULE = Rule(

@@ -24,13 +24,14 @@ import re
 from collections.abc import Iterator
 
 from pytest_kvoffload.catalog import lint as catalog
-from pytest_kvoffload.lint.facts import Context, Setting
+from pytest_kvoffload.lint.facts import Context
 from pytest_kvoffload.lint.model import Diagnostic, Document, Launch
 from pytest_kvoffload.lint.numbers import (
     GIB,
     looks_like_size,
     plain_number,
 )
+from pytest_kvoffload.lint.parts import Setting
 from pytest_kvoffload.lint.rule import Rule
 
 RULE = Rule(
@@ -69,7 +70,7 @@ def check(document: Document, launch: Launch, context: Context) -> Iterator[Diag
 
 def all_settings(context: Context) -> Iterator[Setting]:
     """Yield every LMCache setting of the launch, overridden ones included."""
-    from pytest_kvoffload.lint.facts import lmcache_settings
+    from pytest_kvoffload.lint.parts import lmcache_settings
 
     yield from lmcache_settings(context.launch, context.uses)
 

@@ -1,0 +1,1 @@
+vllm bench serve --model m --dataset-name random --num-prompts 100

@@ -1,0 +1,1 @@
+vllm serve --config serve.yaml --port 8000

@@ -1,0 +1,1 @@
+vllm serve m --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":{"cpu_bytes_to_use":1e11,"block_size":128,"eviction_policy":"arc","offload_prompt_only":false,"self_describing_kv_events":true}}'

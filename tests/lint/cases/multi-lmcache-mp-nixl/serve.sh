@@ -1,0 +1,1 @@
+vllm serve m --kv-transfer-config '{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_connector":"LMCacheMPConnector","kv_role":"kv_both","kv_connector_extra_config":{"lmcache.mp.port":6555}},{"kv_connector":"NixlConnector","kv_role":"kv_both"}]}}'
