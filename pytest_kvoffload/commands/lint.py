@@ -155,11 +155,23 @@ def _fix(report: Report, options: Options, *, show_only: bool, stdin: bool) -> R
             continue
         if stdin:
             sys.stdout.write(fixed)
-        elif count:
-            Path(file.path).write_bytes(fixed.encode("utf-8"))
+        elif count and not _write_back(file.path, file.text, fixed):
+            print(f"kvoffload lint: {file.path} is not UTF-8, or changed meanwhile: not fixed", file=sys.stderr)
+            total -= count
+            left.append(file)
+            continue
         left.append(_file(file.path, fixed, options) if count else file)
     print(f"{'would fix' if show_only else 'fixed'} {total} finding{'s' if total != 1 else ''}", file=sys.stderr)
     return replace(report, files=tuple(left))
+
+
+def _write_back(path: str, before: str, after: str) -> bool:
+    """Write a fixed file, only over exactly the text that was linted (undecodable bytes would be lost)."""
+    target = Path(path)
+    if target.read_bytes() != before.encode("utf-8", "surrogateescape"):
+        return False
+    target.write_bytes(after.encode("utf-8"))
+    return True
 
 
 def _write(name: str, path: str | None, report: Report) -> None:

@@ -10,6 +10,8 @@ from pytest_kvoffload.lint.model import Diagnostic, Edit
 
 def apply_fixes(text: str, diagnostics: Iterable[Diagnostic]) -> tuple[str, int]:
     """Return the text with every fix that overlaps no earlier one, and how many diagnostics were fixed."""
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = text.removeprefix(mark)  # columns are counted without the byte order mark
     lines = text.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -31,7 +33,7 @@ def apply_fixes(text: str, diagnostics: Iterable[Diagnostic]) -> tuple[str, int]
         fixed += 1
     for start, end, replacement in sorted(chosen, reverse=True):
         text = text[:start] + replacement + text[end:]
-    return text, fixed
+    return mark + text, fixed
 
 
 def _span(edit: Edit, starts: list[int], length: int) -> tuple[int, int] | None:

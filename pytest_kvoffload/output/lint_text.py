@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pytest_kvoffload.lint.model import Diagnostic
 from pytest_kvoffload.lint.run import Report
 
@@ -42,9 +44,7 @@ def _snippet(diagnostic: Diagnostic, lines: list[str]) -> str:
     number, column = diagnostic.location.line, diagnostic.location.column
     if not 1 <= number <= len(lines):
         return ""
-    if diagnostic.code == "KVO903":
-        return ""  # the line holds a secret
-    line = lines[number - 1].replace("\t", " ")
+    line = mask(lines[number - 1].replace("\t", " "))
     start = 0
     if len(line) > MAX_LINE and column > MAX_LINE * 3 // 4:
         start = min(column - MAX_LINE // 2, len(line) - MAX_LINE)
@@ -53,6 +53,24 @@ def _snippet(diagnostic: Diagnostic, lines: list[str]) -> str:
     gutter = " " * (len(str(number)) + 1)
     caret = " " * (len(before) + max(column - 1 - start, 0)) + "^" + "~" * (_width(shown, column - 1 - start) - 1)
     return f"{gutter}|\n{number} | {before}{shown}{after}\n{gutter}| {caret}\n"
+
+
+def mask(line: str) -> str:
+    """Replace what looks like a secret by asterisks of the same length, so that carets still point right."""
+    for pattern in _SECRETS:
+        line = pattern.sub(lambda match: match.group(1) + "*" * len(match.group(2)), line)
+    return line
+
+
+_SECRETS = (
+    re.compile(
+        r"((?:secret|passw(?:or)?d|passwd|token|access_?key(?:_id)?|api[-_]?key|credential)\w*\\?[\"']?\s*[:=]\s*\\?[\"']?)"
+        r"([^\"'\\,}\s]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(\w+://[^/\s:@]*:)([^@/\s]+)(?=@)"),
+    re.compile(r"(--(?:api-key|hf-token)[=\s]+)(\S+)"),
+)
 
 
 def _width(shown: str, column: int) -> int:

@@ -183,6 +183,19 @@ def test_fix_shows_and_writes(lint: Lint) -> None:
     assert lint("--fix")[2] == "fixed 0 findings\n"
 
 
+def test_fix_keeps_line_ends_and_leaves_other_encodings_alone(lint: Lint) -> None:
+    Path("a.sh").write_bytes(b"\xef\xbb\xbfvllm serve --config=serve.yaml m\r\n# end\r\n")
+    assert lint("--fix", "a.sh")[0] == 0
+    assert Path("a.sh").read_bytes() == b"\xef\xbb\xbfvllm serve --config serve.yaml m\r\n# end\r\n"
+    latin = b"# caf\xe9\nvllm serve --config=serve.yaml m\n"
+    Path("b.sh").write_bytes(latin)
+    code, _, err = lint("--fix", "b.sh")
+    assert code == 1
+    assert Path("b.sh").read_bytes() == latin
+    assert "b.sh is not UTF-8, or changed meanwhile: not fixed" in err
+    assert "fixed 0 findings" in err
+
+
 def test_diff_needs_fix(lint: Lint) -> None:
     assert lint("--diff")[0] == 2
 
@@ -227,6 +240,12 @@ def test_a_secret_is_never_printed(lint: Lint) -> None:
         assert code == 1
         assert "KVO903" in out
         assert secret not in out
+    for word in (secret, "sk-12345"):
+        Path("t.sh").write_text(f"vllm serve m --kv-offloading-backend native --api-key {word} # secret_key: {word}\n")
+        out = lint("t.sh", "--select", "KVO601")[1]
+        assert "KVO601" in out
+        assert word not in out
+        assert "--api-key ***" in out
 
 
 def test_rules_lists_and_shows_pages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -360,3 +360,7 @@ def test_characters_outside_ascii_keep_their_places() -> None:
     flag = launch.flag("--cpu-offload-gb")
     assert flag is not None
     assert at(found, flag.location.line, flag.location.column) == "--cpu-offload-gb 4"
+
+
+def test_a_flag_line_without_a_launch_above_is_no_problem() -> None:
+    assert document("x.sh", "echo vllm\n--cpu-offload-gb 4\n").problems == ()
