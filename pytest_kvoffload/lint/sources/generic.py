@@ -47,7 +47,7 @@ def _walk(
     for key, value in node.members():
         if key.scalar in COMMAND_KEYS and value.kind == "scalar" and trigger(value.scalar):
             run_shell(out, value, here, words)
-        elif key.scalar in COMMAND_KEYS and value.kind == "seq" and all(i.kind == "scalar" for i in value.items):
+        elif key.scalar in COMMAND_KEYS and value.kind == "seq" and _are_lines(value):
             text = join([i.text for i in value.items], at=value.at, glue="\n") if value.items else None
             if text is not None and trigger(text.text):
                 script = Script(out, text, "shell")
@@ -55,6 +55,11 @@ def _walk(
                 script.run(seeded_state(here))
         elif key.scalar not in _ENV_KEYS:
             _walk(out, value, here, words, depth + 1)
+
+
+def _are_lines(node: YNode) -> bool:
+    """Whether a list holds script lines, not the words of one command."""
+    return all(i.kind == "scalar" and not i.scalar.startswith("-") for i in node.items)
 
 
 def run_shell(

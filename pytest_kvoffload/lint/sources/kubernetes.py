@@ -193,7 +193,9 @@ def container(out: Collector, node: YNode, ancestors: Ancestors, maps: dict[str,
     from_maps, known = _env_from(node.get("envFrom"), maps, source)
     entries = [*from_maps, *entries]
     entries = [(n, at, replace(w, value=substituted(w.value, entries)), o) for n, at, w, o in entries]
-    command, args = node.get("command"), node.get("args")
+    # vLLM's own example chart puts them under `image`.
+    command = node.get("command") or node.get("image", "command")
+    args = node.get("args") or node.get("image", "args")
     words = [replace(w, value=substituted(w.value, entries)) for w in [*words_of_node(command), *words_of_node(args)]]
     image = image_word(node)
     around = Surroundings(

@@ -71,6 +71,8 @@ def _lost_continuation(script: Script, node: Any, name: str, state: State) -> bo
         return False
     previous_start = before.rfind(b"\n", 0, max(line_start - 1, 0)) + 1
     previous = script.slice(previous_start, max(line_start - 1, 0))
+    if not _mark_incomplete(script, script.outer(start)):
+        return True
     blanks = re.search(r"\\[ \t]+$", previous.text)
     if blanks:
         script.out.add_problem(
@@ -85,18 +87,18 @@ def _lost_continuation(script: Script, node: Any, name: str, state: State) -> bo
             text = f"the line above does not end in a backslash: {name} is run as a command of its own"
         script.out.add_problem(at, text)
     state.broken = True
-    _mark_incomplete(script, script.outer(start))
     return True
 
 
-def _mark_incomplete(script: Script, at: int) -> None:
+def _mark_incomplete(script: Script, at: int) -> bool:
     """The launch just above is not what its author meant: nothing may be said about what it lacks."""
     line = script.out.location(at).line
     launches = script.out.launches
     for index in range(len(launches) - 1, -1, -1):
         if 0 <= line - launches[index].location.line < 60:
             launches[index] = replace(launches[index], complete=False)
-            break
+            return True
+    return False
 
 
 def _builtin(script: Script, words: list[Word], state: State, heredoc: Mapped | None) -> bool:
