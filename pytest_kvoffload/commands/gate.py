@@ -43,7 +43,7 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
     option("--calibrate", action="store_true", help="run A against A on this runner and record its noise floor")
     option("--json", metavar="FILE", help="write the verdict there too")
     option("--markdown", metavar="FILE", help="append the summary there, such as $GITHUB_STEP_SUMMARY")
-    option("--github", action="store_true", help="print annotations for GitHub, at the candidate's configuration")
+    option("--github", action="store_true", help="annotate the candidate's configuration; set the output outcome")
 
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +154,10 @@ def report(
     if args.github:
         for line in annotation_lines(verdict, config=path, connector=connector or args.candidate):
             print(line)
+        outputs = os.environ.get("GITHUB_OUTPUT")
+        if outputs:
+            with Path(outputs).open("a", encoding="utf-8") as sink:
+                sink.write(f"outcome={verdict.outcome}\n")
     print(f"evidence: {out}")
     return verdict.exit_code
 
