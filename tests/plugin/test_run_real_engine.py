@@ -66,17 +66,6 @@ def boots(folder: Path) -> int:
     return len(list(folder.glob(".kvoffload/run-*/servers/*/server-*.log")))
 
 
-def engine_processes(folder: Path) -> list[psutil.Process]:
-    """Every process of a vLLM that logs below a folder, and every process that such a one started."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        words = " ".join(process.info["cmdline"] or ())
-        environ = process.info["environ"] or {}
-        if str(folder) in words or str(folder) in " ".join(environ.values()):
-            found.append(process)
-    return found
-
-
 def regions() -> set[str]:
     return {p.name for p in Path("/dev/shm").glob("vllm_offload_*")}
 
@@ -126,8 +115,8 @@ def test_nothing_is_left_after_a_run_was_ended_in_the_middle(tmp_path: Path, end
         time.sleep(0.2)
     assert regions() - before, "the tiering spec keeps its region in /dev/shm: there should be one"
     time.sleep(1.0)  # well into the cold phase
-    mine = engine_processes(tmp_path)
-    assert len(mine) >= 3, "API server, engine core and worker were expected"
+    mine = psutil.Process(process.pid).children(recursive=True)
+    assert len(mine) >= 4, "the guard, API server, engine core and worker were expected"
     os.kill(process.pid, end)
     process.wait(timeout=60)
     _, alive = psutil.wait_procs(mine, timeout=GONE_WITHIN_SECONDS)
