@@ -68,7 +68,8 @@ class _Fetch:
                 shutdown()
 
     def _too_slow(self) -> ScrapeError:
-        got = f"{self.received_bytes} bytes of a body that never ended" if self.received_bytes else "no complete answer"
+        # The bytes of a body that trickles in are not counted until a chunk is full: only its beginning is known.
+        got = "a body that never ended" if self.response is not None else "no complete answer"
         return ScrapeError(self.url, f"timed out after {self.timeout_seconds:g} s with {got}")
 
     def _run(self) -> None:
