@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "check this machine before a boot: memory, /dev/shm, leaks, versions, tiers",
     "meters": "read the three meters of a running vLLM and say whether its tier helps",
     "gate": "block a change that regresses the TTFT tail",
+    "report": "write one HTML file of what runs have measured",
     "baseline": "update, show and compare recorded baselines",
 }
 

@@ -1,0 +1,29 @@
+(function () {
+  "use strict";
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function paint() {
+    const style = getComputedStyle(document.documentElement);
+    const text = style.getPropertyValue("--text").trim();
+    const line = style.getPropertyValue("--line").trim();
+    for (const doc of Bokeh.documents) {
+      for (const model of doc._all_models.values()) {
+        if (/Axis$/.test(model.type)) {
+          model.setv({
+            axis_label_text_color: text, major_label_text_color: text, axis_line_color: text,
+            major_tick_line_color: text, minor_tick_line_color: line, axis_label_text_font_style: "normal",
+          });
+        } else if (model.type === "Grid") {
+          model.setv({ grid_line_color: line });
+        }
+      }
+    }
+  }
+
+  const items = JSON.parse(document.getElementById("items").textContent);
+  Promise.all(items.map(function (item) { return Bokeh.embed.embed_item(item, item.target_id); })).then(function () {
+    paint();
+    dark.addEventListener("change", paint);
+    document.documentElement.dataset.drawn = String(items.length);
+  });
+})();
