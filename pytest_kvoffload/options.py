@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from pytest_kvoffload.errors import ConfigError, UsageError, did_you_mean
+from pytest_kvoffload.errors import ConfigError, MissingExtraError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import pytest
@@ -44,6 +44,8 @@ class PluginOptions:
     insist: bool = False
     """Boot although preflight says that it cannot succeed."""
     progress: bool = True
+    html: Path | None = None
+    """Where to write the HTML report; ``None`` writes none."""
     collect_only: bool = False
 
 
@@ -91,6 +93,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="lint the configuration that a test is about to boot (default: error)",
     )
     option("--kvoffload-insist", action="store_true", help="boot although preflight says that it cannot succeed")
+    option("--kvoffload-html", metavar="FILE", help="write one HTML file of what was measured (extra: report)")
     option("--kvoffload-no-progress", action="store_true", help="print no progress while a server boots or is measured")
     parser.addini("kvoffload_config", "kvoffload.toml or pyproject.toml to use, relative to the root directory")
     parser.addini("kvoffload_artifacts", "where logs and measurements go, relative to the root directory")
@@ -134,6 +137,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         lint=lint,
         insist=get("kvoffload_insist"),
         progress=not get("kvoffload_no_progress"),
+        html=_html(config.invocation_params.dir, get("kvoffload_html")),
         collect_only=config.option.collectonly,
     )
 
@@ -173,6 +177,18 @@ def _mark_error(item: pytest.Item, key: str | None, got: str, expected: str, hin
     return ConfigError(
         section=f"@pytest.mark.{MARK_NAME}", key=key, got=got, expected=expected, source=item.nodeid, hint=hint
     )
+
+
+def _html(directory: Path, file: str | None) -> Path | None:
+    """Return where the report goes; that it can be drawn is known before anything takes minutes."""
+    from importlib.util import find_spec
+
+    if file is None:
+        return None
+    for package in ("jinja2", "bokeh"):
+        if find_spec(package) is None:
+            raise MissingExtraError("--kvoffload-html", "report", package)
+    return directory / file
 
 
 def _urls(words: list[str]) -> dict[str, str]:

@@ -112,12 +112,23 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """One row per measured configuration and phase."""
     state = config.stash[state_key]
-    if state.is_worker or not state.used:
+    if state.is_worker:
         return
-    from pytest_kvoffload.output.summary import write_pytest_summary
+    used = state.used
+    if used:
+        from pytest_kvoffload.output.summary import write_pytest_summary
 
-    measurements, unreadable = state.session.measurements()
-    write_pytest_summary(terminalreporter, measurements, run_dir=state.run_dir, unreadable=unreadable)
+        measurements, unreadable = state.session.measurements()
+        write_pytest_summary(terminalreporter, measurements, run_dir=state.run_dir, unreadable=unreadable)
+    if state.options.html is not None:
+        from pytest_kvoffload.output.report.write import write_pytest_report
+
+        write_pytest_report(
+            terminalreporter,
+            run_dir=state.run_dir if used else None,
+            target=state.options.html,
+            arguments=config.invocation_params.args,
+        )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
