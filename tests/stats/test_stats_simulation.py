@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +80,14 @@ def test_stopping_early_halves_the_requests_and_keeps_the_error(simulation: Any)
     assert doubled.mean_n <= 500
     at_margin = simulation.simulate_early(family, (100, 150, 200, 300), 1.1, RUNS, 1)
     assert at_margin.worse <= at_most(0.01)
+
+
+def test_the_document_holds_the_generated_tables(simulation: Any) -> None:
+    text = (ROOT / "docs" / "gate-error-rates.md").read_text(encoding="utf-8")
+    generated = text.partition(simulation.START)[2].partition(simulation.END)[0]
+    runs = re.search(r"(\d+) experiments a cell, seed \d+", generated)
+    assert runs is not None
+    assert int(runs[1]) >= 2000
+    for family in simulation.families():
+        rows = [line for line in generated.splitlines() if line.startswith(f"| {family.name} |")]
+        assert len(rows) == len(family.factors) * len(simulation.SIZES), family.name
