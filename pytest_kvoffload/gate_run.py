@@ -155,6 +155,9 @@ def run_gate(session: RunSession, plan: GatePlan, *, say: Callable[[str], None] 
         blamed = end.name == "candidate" and isinstance(end.error, (EngineError, LintError))
         found = Finding(name=f"{end.name} measured", outcome="fail" if blamed else "inconclusive", text=str(end.error))
         return run.done((found,), f"the run ended at {end.name}", stopped_by=end.error.exit_code)
+    except KeyboardInterrupt:
+        found = Finding(name="complete", outcome="inconclusive", text="interrupted before a verdict was reached")
+        return run.done((found,), stopped_by=ExitCode.INTERRUPTED)
 
 
 def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
@@ -186,7 +189,8 @@ def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
             )
             findings = run.judge(level)
             outcomes = {finding.outcome for finding in findings}
-            say(f"{n} of {blocks * per_block} requests per arm: {findings[-1].text}")
+            worst = next((finding for finding in findings if finding.outcome != "pass"), findings[-1])
+            say(f"{n} of {blocks * per_block} requests per arm: {worst.name}: {worst.outcome}: {worst.text}")
             if "fail" in outcomes or outcomes == {"pass"}:
                 note = "" if n == looks[-1] else f"stopped early, at {n} of {blocks * per_block} requests"
                 return run.done(findings, note)

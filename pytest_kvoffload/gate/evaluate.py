@@ -107,7 +107,9 @@ def _absolute(threshold: Threshold, evidence: Evidence, level: Level) -> Finding
         needed = smallest_n(q, level.confidence)
         hint = f"; {needed} requests are needed even when none is beyond it" if n < needed else ""
         outcome, text = "inconclusive", f"{seen}: {n} requests cannot tell{hint}"
-    return Finding(name=threshold.text, outcome=outcome, text=text, value=value, p_value=p_bad)
+    return Finding(
+        name=threshold.text, outcome=outcome, text=text, value=value, unit=threshold.dimension, p_value=p_bad
+    )
 
 
 def _relative(threshold: Threshold, evidence: Evidence, level: Level) -> Finding:
@@ -139,6 +141,7 @@ def _relative(threshold: Threshold, evidence: Evidence, level: Level) -> Finding
         text=text,
         tail=result if threshold.kind == "regression" else None,
         value=result.candidate_quantile,
+        unit="seconds",
         p_value=result.p_value,
     )
 
@@ -157,7 +160,9 @@ def _counted(threshold: Threshold, evidence: Evidence) -> Finding:
     if threshold.kind == "absolute":
         kept = threshold.holds(value)
         text = f"{seen}, asked for {threshold.comparator} {threshold.bound:g}"
-        return Finding(name=threshold.text, outcome="pass" if kept else "fail", text=text, value=value)
+        return Finding(
+            name=threshold.text, outcome="pass" if kept else "fail", text=text, value=value, unit=threshold.dimension
+        )
     name = threshold.against or "reference"
     other = counted(evidence.arms[name], metric=threshold.metric, phase=threshold.phase, tier=threshold.tier)
     if isinstance(other, str):
@@ -172,7 +177,9 @@ def _counted(threshold: Threshold, evidence: Evidence) -> Finding:
     else:
         within = threshold.floor is not None and -better < threshold.floor
         kept = better >= 0.0 or within or (other > 0.0 and _keeps(-better / other, threshold))
-    return Finding(name=threshold.text, outcome="pass" if kept else "fail", text=text, value=value)
+    return Finding(
+        name=threshold.text, outcome="pass" if kept else "fail", text=text, value=value, unit=threshold.dimension
+    )
 
 
 def _keeps(share: float, threshold: Threshold) -> bool:
@@ -185,10 +192,12 @@ def _unknown(threshold: Threshold, text: str) -> Finding:
 
 def sentence(result: TailResult) -> str:
     """Say what was found in one sentence."""
+    said = result.explanation.partition(f", n = {result.n}: ")[2] or result.explanation
     return (
         f"p{result.quantile * 100:g} {result.candidate_quantile * 1000:.4g} ms against "
         f"{result.reference_quantile * 1000:.4g} ms: ratio {result.ratio:.3f} [{result.ratio_low:.3f}, "
-        f"{result.ratio_high:.3f}], p = {result.p_value:.2g}, n = {result.n} per arm; {result.explanation}"
+        f"{result.ratio_high:.3f}] at {result.confidence:.1%}, margin {result.margin:.0%}, n = {result.n} per arm: "
+        f"{said}"
     )
 
 

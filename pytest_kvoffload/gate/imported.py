@@ -229,6 +229,7 @@ def _findings(
             text=sentence(result),
             tail=result,
             value=result.candidate_quantile,
+            unit="seconds",
             p_value=result.p_value,
         )
         for place, (threshold, outcome, result) in enumerate(found)

@@ -22,7 +22,9 @@ class Finding:
     text: str
     tail: TailResult | None = None
     value: float | None = None
-    """What was measured on the candidate, in the metric's own unit (seconds, a share, a count); ``None`` if nothing."""
+    """What was measured on the candidate; ``None`` if nothing."""
+    unit: str = ""
+    """Of ``value``: ``seconds``, ``share`` or ``count``."""
     p_value: float | None = None
     """Of the test whose rejection is a failure, before the family is accounted for; ``None`` without a test."""
 

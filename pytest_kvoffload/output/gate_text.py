@@ -103,7 +103,7 @@ def markdown(verdict: Verdict) -> str:
 
 def _row(finding: Finding) -> str:
     tail = finding.tail
-    cells = ["", "", "", ""]
+    cells = ["", _value(finding), "", ""]
     if tail is not None:
         cells = [
             f"{tail.reference_quantile * 1000:.4g} ms",
@@ -112,6 +112,12 @@ def _row(finding: Finding) -> str:
             str(tail.n),
         ]
     return f"| {_escape(finding.name)} | {WORDS[finding.outcome]} | {' | '.join(cells)} |"
+
+
+def _value(finding: Finding) -> str:
+    if finding.value is None:
+        return ""
+    return f"{finding.value * 1000:.4g} ms" if finding.unit == "seconds" else f"{finding.value:.4g}"
 
 
 def _escape(words: str) -> str:

@@ -1,32 +1,16 @@
-"""One true measurement per kind of server, and blocks of it with the times that a test wants."""
+"""Measurements of the two kinds of server, taken once."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
-from fakes.fake_vllm import FakeConfig, FakeVLLM
+from fakes.gate_blocks import blocks_of, take
 
 from pytest_kvoffload.gate.samples import Block
-from pytest_kvoffload.records import ConnectorConfig, EngineConfig, Measurement, ModelConfig, WorkloadConfig
-from pytest_kvoffload.session import Arm, RunSession
+from pytest_kvoffload.records import Measurement
 
-PER_BLOCK = 30
-WORKLOAD = WorkloadConfig(prefix_tokens=64, suffix_tokens=8, output_tokens=1, sessions=PER_BLOCK)
 MakeBlocks = Callable[..., list[Block]]
-
-
-def take(folder: Path, kind: str) -> Measurement:
-    """Measure a fake server once."""
-    with FakeVLLM(FakeConfig(tier_blocks=100_000 if kind == "native" else 0)) as server:
-        arm = Arm(
-            engine=EngineConfig(kind="attach", url=server.url),
-            model=ModelConfig(),
-            connector=ConnectorConfig(name=kind, kind=kind, options={"size_gib": 1.0} if kind == "native" else {}),
-        )
-        return RunSession(folder).measure(arm, WORKLOAD)
 
 
 @pytest.fixture(scope="session")
@@ -37,33 +21,6 @@ def offloading(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
 @pytest.fixture(scope="session")
 def recomputing(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
     return take(tmp_path_factory.mktemp("control"), "recompute")
-
-
-def blocks_of(measurement: Measurement, seconds: Sequence[float], *, name: str, boots: int = 2) -> list[Block]:
-    """Return blocks of the restored phase whose TTFTs are the given ones, in order."""
-    found = []
-    count = len(seconds) // PER_BLOCK
-    for number in range(count):
-        times = seconds[number * PER_BLOCK : (number + 1) * PER_BLOCK]
-        phases = []
-        for phase in measurement.phases:
-            samples = phase.samples
-            if phase.name == "restored":
-                samples = tuple(
-                    dataclasses.replace(
-                        s, first_token_at_seconds=s.sent_at_seconds + t, last_token_at_seconds=s.sent_at_seconds + 2 * t
-                    )
-                    for s, t in zip(sorted(samples, key=lambda s: s.index), times, strict=True)
-                )
-            phases.append(dataclasses.replace(phase, samples=samples))
-        one = dataclasses.replace(
-            measurement,
-            arm=name,
-            phases=tuple(phases),
-            workload=dataclasses.replace(measurement.workload, seed=number),
-        )
-        found.append(Block(block=number, boot=number * boots // count, measurement=one))
-    return found
 
 
 @pytest.fixture

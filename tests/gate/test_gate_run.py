@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 
 import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
+from fakes.gate_blocks import PER_BLOCK, WORKLOAD, blocks_of
 
 from pytest_kvoffload.gate.thresholds import parse_thresholds
 from pytest_kvoffload.gate.verdict import Policy
 from pytest_kvoffload.gate_run import GatePlan, GateRun, run_gate
 from pytest_kvoffload.output.gate_text import document, markdown, text
-from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, WorkloadConfig, to_json
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, Measurement, ModelConfig, WorkloadConfig, to_json
 from pytest_kvoffload.session import Arm, RunSession
 
-WORKLOAD = WorkloadConfig(prefix_tokens=64, suffix_tokens=8, output_tokens=1, sessions=30)
 TIER = 100_000
 
 
@@ -45,12 +46,44 @@ def gate(
         return run_gate(RunSession(tmp_path), plan)
 
 
-def test_a_slower_tier_is_blocked_and_stops_early(tmp_path: Path) -> None:
-    result = gate(
-        tmp_path,
-        FakeConfig(tier_blocks=TIER, seconds_per_load=0.01),
-        FakeConfig(tier_blocks=TIER, seconds_per_load=0.03),
+class Scripted:
+    """A session whose servers take the times that a test wants, whatever this machine is doing."""
+
+    def __init__(self, measurement: Measurement, slower: float) -> None:
+        self.asked: list[tuple[str, int, int]] = []
+        self._measurement, self._slower = measurement, slower
+
+    def measure(self, arm: Arm, workload: WorkloadConfig) -> Measurement:
+        self.asked.append((arm.name, workload.seed, arm.boot))
+        source = random.Random(workload.seed)
+        scale = self._slower if arm.name == "candidate" else 1.0
+        times = [scale * 0.06 * source.lognormvariate(0.0, 0.25) for _ in range(PER_BLOCK)]
+        own = random.Random(f"{arm.name} {workload.seed}")
+        (block,) = blocks_of(
+            self._measurement, [t * own.lognormvariate(0.0, 0.02) for t in times], name=arm.name, boots=1
+        )
+        return dataclasses.replace(block.measurement, workload=workload)
+
+    def stop_servers(self) -> None:
+        self.asked.append(("stop", 0, 0))
+
+
+def scripted(measurement: Measurement, slower: float, **more: object) -> tuple[GateRun, Scripted]:
+    session = Scripted(measurement, slower)
+    one = Arm(engine=EngineConfig(), model=ModelConfig(), connector=measurement.connector)
+    plan = GatePlan(
+        reference=dataclasses.replace(one, label="reference"),
+        candidate=dataclasses.replace(one, label="candidate"),
+        workload=WORKLOAD,
+        policy=Policy(),
+        requests=600,
+        **more,  # type: ignore[arg-type]
     )
+    return run_gate(session, plan), session  # type: ignore[arg-type]
+
+
+def test_a_slower_tier_is_blocked_and_stops_early(offloading: Measurement) -> None:
+    result, _ = scripted(offloading, 2.0)
     verdict = result.verdict
     assert verdict.outcome == "fail", text(verdict)
     assert verdict.exit_code == 1
@@ -58,14 +91,34 @@ def test_a_slower_tier_is_blocked_and_stops_early(tmp_path: Path) -> None:
     assert tail is not None
     assert tail.decision == "worse"
     assert tail.ratio_low > 1.1
-    assert verdict.requests_per_arm < 300
+    assert verdict.requests_per_arm < 600
     assert "stopped early" in verdict.notes[0]
     assert json.loads(to_json(verdict))["schema_version"] == 1
 
 
+def test_an_equal_tier_passes(offloading: Measurement) -> None:
+    result, _ = scripted(offloading, 1.0)
+    assert result.verdict.outcome == "pass", text(result.verdict)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_arms_take_turns_and_both_are_booted_again(offloading: Measurement, side_by_side: bool) -> None:
+    result, session = scripted(offloading, 1.08, boots=2, side_by_side=side_by_side)
+    asked = [one for one in session.asked if one[0] != "stop"]
+    assert sorted(seed for name, seed, _ in asked if name == "reference") == list(
+        range(result.verdict.requests_per_arm // PER_BLOCK)
+    )
+    assert sorted(one[1:] for one in asked if one[0] == "reference") == sorted(
+        one[1:] for one in asked if one[0] == "candidate"
+    )
+    if side_by_side:
+        assert [name for name, *_ in asked[:4]] == ["reference", "candidate", "candidate", "reference"]
+    assert {boot for *_, boot in asked} == {0, 1}
+
+
 def test_the_same_again_is_not_blocked(tmp_path: Path) -> None:
     same = FakeConfig(tier_blocks=TIER, seconds_per_load=0.01)
-    verdict = gate(tmp_path, same, dataclasses.replace(same), requests=120).verdict
+    verdict = gate(tmp_path, same, dataclasses.replace(same), requests=60).verdict
     assert verdict.outcome in {"pass", "inconclusive"}, text(verdict)
 
 
@@ -150,6 +203,16 @@ def test_a_server_that_is_not_there_ends_the_run_with_a_verdict(tmp_path: Path, 
         outcome,
         4,
     )
+
+
+def test_an_interrupted_run_says_so_and_never_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: RunSession, arm: Arm, workload: WorkloadConfig) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunSession, "measure", interrupt)
+    verdict = gate(tmp_path, FakeConfig(), FakeConfig()).verdict
+    assert (verdict.outcome, verdict.exit_code) == ("inconclusive", 130)
+    assert "interrupted before a verdict was reached" in text(verdict)
 
 
 @pytest.fixture
