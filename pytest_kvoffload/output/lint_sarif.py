@@ -34,7 +34,6 @@ def render(report: Report, *, root: Path | None = None) -> str:
         "name": "kvoffload lint",
         "semanticVersion": _semantic(__version__),
         "version": __version__,
-        "informationUri": "https://pypi.org/project/pytest-kvoffload/",
         "rules": [_rule(entry) for entry in rules],
     }
     run = {
