@@ -78,21 +78,6 @@ def test_the_example_suite_passes_and_boots_each_configuration_once(suite: Path)
     assert boots(suite) == 3
 
 
-def test_the_same_suite_runs_against_a_server_started_by_hand(suite: Path, by_hand: RunningServer) -> None:
-    result = run(suite, "--kvoffload-url", f"native={by_hand.info.url}", "-k", "native_tier", "-rs")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 passed, 1 skipped" in result.stdout
-    assert "no --kvoffload-url control=URL" in result.stdout
-    assert boots(suite) == 0
-    assert by_hand.alive()
-
-
-def test_a_server_without_a_name_is_recognised_by_what_it_runs(suite: Path, by_hand: RunningServer) -> None:
-    result = run(suite, "--kvoffload-url", by_hand.info.url, "-rs")
-    assert "runs OffloadingConnector, not 'control' (recompute)" in result.stdout
-    assert by_hand.alive()
-
-
 def test_two_workers_share_one_server(suite: Path) -> None:
     result = run(suite, "-n", "2", "-k", "reached or same_tokens")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -127,3 +112,21 @@ def test_nothing_is_left_after_a_run_was_ended_in_the_middle(tmp_path: Path, end
         text = output.read_text()
         assert "cold (interrupted)" in text
         assert "tiering: not complete" in text
+
+
+# The server that was started by hand holds the device until the end of this module: tests that boot come before.
+
+
+def test_the_same_suite_runs_against_a_server_started_by_hand(suite: Path, by_hand: RunningServer) -> None:
+    result = run(suite, "--kvoffload-url", f"native={by_hand.info.url}", "-k", "native_tier", "-rs")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 passed, 1 skipped" in result.stdout
+    assert "no --kvoffload-url control=URL" in result.stdout
+    assert boots(suite) == 0
+    assert by_hand.alive()
+
+
+def test_a_server_without_a_name_is_recognised_by_what_it_runs(suite: Path, by_hand: RunningServer) -> None:
+    result = run(suite, "--kvoffload-url", by_hand.info.url, "-rs")
+    assert "runs OffloadingConnector, not 'control' (recompute)" in result.stdout
+    assert by_hand.alive()
