@@ -57,16 +57,18 @@ def make_plan(args: argparse.Namespace, config: KVOffloadConfig, path: Path | No
     else:
         reference = _reference(args, config, path, candidate)
         calibration = check_margin(calibration_file(args, path), policy, thresholds)
+    others = _others(config, thresholds)
+    _refuse_one_server_for_two(candidate, [*others.values(), *([] if args.calibrate else [reference.arm])], reference)
     plan = GatePlan(
         reference=reference.arm,
         candidate=candidate,
         workload=config.workload,
         policy=policy,
         thresholds=thresholds,
-        others=_others(config, thresholds),
+        others=others,
         recorded=reference.recorded,
         requests=settings.requests,
-        boots=settings.boots,
+        boots=1 if config.engine.kind == "attach" else settings.boots,  # a running server is never booted again
         side_by_side=not args.alternate and config.engine.kind in {"cpu", "attach"},
         across=reference.across,
         calibration=calibration,
@@ -130,6 +132,19 @@ def _thresholds(args: argparse.Namespace, config: KVOffloadConfig) -> tuple[Thre
             "write --threshold 'ttft_p99 regression < 10%' instead"
         )
     return parse_thresholds(texts, arms=(*config.connectors, CONTROL), source=source)
+
+
+def _refuse_one_server_for_two(candidate: Arm, others: list[Arm], reference: Reference) -> None:
+    """An attached server runs one connector, whatever the configuration calls it."""
+    if candidate.engine.kind != "attach":
+        return
+    for arm in others:
+        recorded = arm is reference.arm and reference.recorded
+        if arm.engine.url == candidate.engine.url and not recorded and arm.connector != candidate.connector:
+            raise UsageError(
+                f"{arm.name} and the candidate are both the running server {candidate.engine.url}: attach compares "
+                f"servers, so give the other one's URL in a file of its own (--reference FILE.toml)"
+            )
 
 
 def _others(config: KVOffloadConfig, thresholds: tuple[Threshold, ...]) -> dict[str, Arm]:
