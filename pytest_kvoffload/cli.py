@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "demo": "run the main job on real vLLM: control against the native host tier, one table, one verdict",
     "engine": "install, list, check and remove the managed vLLM that needs no GPU",
     "lint": "find KV-offload mistakes in scripts, manifests, compose files, Python and YAML",
+    "init": "write a starting kvoffload.toml, a test file and a workflow",
     "rules": "show the lint rules, or the page of one",
     "size": "compute the tier that a workload needs, in each backend's own unit",
     "doctor": "check this machine before a boot: memory, /dev/shm, leaks, versions, tiers",
