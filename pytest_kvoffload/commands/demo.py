@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -54,7 +55,13 @@ def run(args: argparse.Namespace) -> int:
     _print(measurements, verdict)
     path = out / "demo.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"schema_version": 1, "verdict": verdict, "exit_code": int(code), "measurements": measurements}
+    document = {
+        "schema_version": 1,
+        "command": shlex.join(["kvoffload", *sys.argv[1:]]),
+        "verdict": verdict,
+        "exit_code": int(code),
+        "measurements": measurements,
+    }
     path.write_bytes(to_json(document, indent=1))
     print(f"evidence: {path}")
     return code
