@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_kvoffload.errors import ScrapeError, ServerDiedError, UsageError, WorkloadError
 from pytest_kvoffload.metrics.delta import delta
-from pytest_kvoffload.metrics.query import total
+from pytest_kvoffload.metrics.query import histogram, total
 from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.probe.cache import reset_prefix_cache, settle
 from pytest_kvoffload.probe.environment import environment_of
@@ -43,6 +43,8 @@ from pytest_kvoffload.workload.plan import Plan, PlannedPhase
 from pytest_kvoffload.workload.tokens import learn_pool
 
 PROGRESS_SECONDS = 0.5
+LATE_SECONDS, LATE_SHARE = 0.02, 0.3
+"""From when on late delivery is worth a note: seconds, and share of the client's mean."""
 DEATH_GRACE_SECONDS = 3.0
 """After failed requests: how long the operating system may take to tell that the server is gone."""
 
@@ -228,6 +230,9 @@ class _Run:
             hits = total(meters, "vllm:external_prefix_cache_hits_total") or 0.0
             if hits > 0:
                 found.append(f"the cold phase was not cold: {hits:g} tokens came from a tier that was not empty")
+        late = _late_delivery(samples, meters)
+        if late is not None:
+            found.append(late)
         self.phases.append(
             PhaseResult(name=phase.name, samples=samples, delta=meters, duration_seconds=seconds, notes=tuple(found))
         )
@@ -341,6 +346,26 @@ class _Run:
             evicts=False,
             explanation="stopped before anything was planned",
         )
+
+
+def _late_delivery(samples: tuple[RequestSample, ...], meters: Delta) -> str | None:
+    """Say when first tokens reach the client long after the engine had them: that time is not the tier's.
+
+    vLLM merges what its front end could not deliver yet: on few cores all tokens of a short answer may come as one.
+    """
+    times = [sample.ttft_seconds for sample in samples if sample.ok and sample.ttft_seconds is not None]
+    server = histogram(meters, "vllm:time_to_first_token_seconds")
+    if not times or server is None or server.mean is None or server.count != len(times):
+        return None
+    client = sum(times) / len(times)
+    gap = client - server.mean
+    if gap < LATE_SECONDS or gap < LATE_SHARE * client:
+        return None
+    return (
+        f"first tokens reached the client {gap:.3f} s after the engine had them (means {client:.3f} s and "
+        f"{server.mean:.3f} s): the server's front end is short of CPU, and that is in every TTFT of this phase; fewer "
+        "output tokens or more cores lessen it"
+    )
 
 
 def _authorization(environ: Mapping[str, str] | None = None) -> dict[str, str]:

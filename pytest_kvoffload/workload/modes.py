@@ -148,7 +148,11 @@ def _burst(draft: Draft) -> Plan:
 def _no_reuse(draft: Draft) -> Plan:
     sessions = draft.workload.sessions or _evicting_sessions(draft)
     cold = draft.cycle(sessions, range(1))
-    other = draft.cycle(sessions, range(1), family="other-")
+    # Numbers of their own too: equal session and turn means equal prompt to whoever compares requests.
+    other = tuple(
+        replace(request, session=request.session + sessions)
+        for request in draft.cycle(sessions, range(1), family="other-")
+    )
     text = f"{sessions} prompts, then {sessions} others: nothing is asked twice, so no cache of any kind can hit"
     return Plan(
         summary=draft.summary(sessions, text),

@@ -63,6 +63,8 @@ class FakeConfig:
     """Every n-th completion ends its stream early."""
     hang: bool = False
     """Completions never answer."""
+    deliver_late_seconds: float = 0.0
+    """Time that the front end loses after the engine had the first token."""
     keep_open: bool = False
     """Connections stay open after an answer, whatever the client asked for."""
     always_running: int = 0
@@ -401,6 +403,7 @@ def _handler(fake: FakeVLLM) -> Callable[..., BaseHTTPRequestHandler]:
                 usage["prompt_tokens_details"] = {"cached_tokens": local + external}
             with fake.lock:
                 fake.meters.ttfts.append(time.perf_counter() - begun)
+            time.sleep(config.deliver_late_seconds)
             try:
                 if body.get("stream"):
                     broken = bool(config.break_every) and number % config.break_every == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 
+from pytest_kvoffload.assertions import MeterAssertionError, assert_offload_helps, assert_same_output
 from pytest_kvoffload.errors import ServerDiedError, UsageError, WorkloadError
 from pytest_kvoffload.metrics.query import total
 from pytest_kvoffload.probe import (
@@ -238,6 +239,12 @@ def test_no_reuse_hits_nothing() -> None:
     with FakeVLLM(FakeConfig(tier_blocks=4000)) as server:
         measurement = run(server, mode="no_reuse")
     assert external(measurement, "restored") + device(measurement, "restored") == 0
+    with pytest.raises(MeterAssertionError, match="reuse failed") as refused:
+        assert_offload_helps(measurement)
+    assert refused.value.outcome == "tier-not-exercised"
+    # Unlike prompts are never taken for a wrong answer.
+    with pytest.raises(MeterAssertionError, match="nothing was compared"):
+        assert_same_output(measurement)
 
 
 def test_burst_shares_one_prefix() -> None:
@@ -298,3 +305,11 @@ def test_a_reset_that_is_always_refused_ends_with_its_reason(monkeypatch: pytest
         pytest.raises(WorkloadError, match=r"/reset_prefix_cache refused \d+ times within 0.3 s.*blocks are held"),
     ):
         run(server)
+
+
+def test_a_front_end_that_delivers_late_is_noted() -> None:
+    with FakeVLLM(FakeConfig(tier_blocks=400, deliver_late_seconds=0.08)) as server:
+        measurement = run(server)
+    (note,) = measurement.phase("restored").notes
+    assert "s after the engine had them" in note
+    assert "the server's front end is short of CPU" in note

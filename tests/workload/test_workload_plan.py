@@ -221,6 +221,8 @@ def test_no_reuse_asks_nothing_twice() -> None:
     made = plan(mode="no_reuse")
     everything = prompts(made, "cold") + prompts(made, "restored")
     assert len({prompt[:16] for prompt in everything}) == len(everything)
+    cold, restored = ({r.session for r in one.requests} for one in made.phases)
+    assert not cold & restored
 
 
 def test_chat_turns_follow_the_turn_before() -> None:
