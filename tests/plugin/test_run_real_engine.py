@@ -63,7 +63,7 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def boots(folder: Path) -> int:
-    return len(list(folder.glob(".kvoffload/run-*/servers/*/server-*.log")))
+    return len(list(folder.glob(".kvoffload/run-*/servers/*/server-*.status.json")))
 
 
 def regions() -> set[str]:
