@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_kvoffload.assertions.parity import first_difference
 from pytest_kvoffload.errors import MissingExtraError
 from pytest_kvoffload.metrics.hit_rate import HitRate, hit_rate
 from pytest_kvoffload.metrics.meters import read_meters
@@ -64,14 +65,17 @@ def phase_meters(measurement: Measurement, phase: PhaseResult) -> Meters:
 
 
 def same_output(first: Iterable[RequestSample], second: Iterable[RequestSample]) -> tuple[int, int]:
-    """Count the requests of ``second`` that gave the tokens of the same request (session, turn) in ``first``.
+    """Count the requests of ``second`` that gave the answer of the same request (session, turn) in ``first``.
 
     Returns:
-        How many are equal, and how many could be compared.
+        How many are equal, and how many could be compared (both answered, with token ids or with text).
     """
-    known = {(s.session, s.turn): s.output_token_ids for s in first if s.ok}
-    pairs = [(known[s.session, s.turn], s.output_token_ids) for s in second if s.ok and (s.session, s.turn) in known]
-    return sum(a == b for a, b in pairs), len(pairs)
+    known = {(s.session, s.turn): s for s in first if s.ok}
+    pairs = [(known[s.session, s.turn], s) for s in second if s.ok and (s.session, s.turn) in known]
+    told = [
+        (a, b) for a, b in pairs if (a.output_token_ids and b.output_token_ids) or (a.output_text and b.output_text)
+    ]
+    return sum(first_difference(a, b) is None for a, b in told), len(told)
 
 
 def phase_text(progress: Progress) -> str:
