@@ -59,7 +59,7 @@ class EngineConfig:
 class ConnectorConfig:
     """One named connector under test: an arm of the comparison.
 
-    ``kind`` names a connector record of ``engine/connectors.py`` (``recompute``, ``native``, ``raw`` ...);
+    ``kind`` names a connector kind of ``engine/connectors`` (``recompute``, ``native``, ``raw`` ...);
     ``options`` are that record's own keys, already validated.
     """
 
@@ -68,6 +68,18 @@ class ConnectorConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierClear:
+    """One way to empty a tier that vLLM's own reset does not reach.
+
+    ``post`` and ``delete`` send such a request to the URL ``target``; ``empty_directory`` removes what is in the
+    directory ``target``; ``redis_flush`` empties the database at the ``redis://`` URL ``target``.
+    """
+
+    action: Literal["post", "delete", "empty_directory", "redis_flush"]
+    target: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +141,12 @@ class ServerInfo:
     """Where the effective configuration is not what was asked for, one sentence each."""
     resets: bool = False
     """Whether ``/reset_prefix_cache`` is available."""
+    clears: tuple[TierClear, ...] = ()
+    """How its tier is emptied where that reset does not do it."""
+    salted: bool = True
+    """Whether the tier's keys depend on a request's cache salt."""
+    helper_logs: Mapping[str, str] = field(default_factory=dict)
+    """Name to log file of each process that was started beside the server."""
     command: tuple[str, ...] = ()
     """Command line, secrets masked; empty for ``attach``."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -169,6 +169,23 @@ class RunSession:
         self._make_room()
         if self._before_boot is not None:
             self._before_boot(arm)
+        return self._boot(arm)
+
+    def _restart(self, arm: Arm) -> RunningServer:
+        """Stop the arm's server and boot it again; the processes beside it, which may hold the tier, live on."""
+        server = self.server(arm)
+        server.stop(keep_helpers=True)
+        try:
+            return self._boot(arm, previous=server)
+        except BaseException:
+            server.stop()
+            raise
+
+    def _boot(self, arm: Arm, *, previous: RunningServer | None = None) -> RunningServer:
+        from pytest_kvoffload import engine as engine_room
+
+        key = arm.key
+        record = self._server_dir(key) / "server.json"
         try:
             server = engine_room.boot(
                 engine=arm.engine,
@@ -177,6 +194,7 @@ class RunSession:
                 run_dir=self._server_dir(key),
                 progress=self.progress.line,
                 owner_pid=self._owner_pid,
+                previous=previous,
             )
         except EngineError as error:
             self._remember_failure(key, error)
@@ -202,8 +220,7 @@ class RunSession:
         def restart() -> RunningServer:
             if arm.engine.kind == "attach":
                 raise UsageError("mode 'restart' cannot restart an attached server: boot it with kind 'cpu' or 'local'")
-            self.stop_servers()
-            return self.server(arm)
+            return self._restart(arm)
 
         with self.exclusive():
             if path.exists():
@@ -228,6 +245,7 @@ class RunSession:
                 self.progress.clear()
             measurement = self._write_measurement(path, measurement)
             _refuse_degraded(measurement)
+            _refuse_dead_helpers(measurement, self._own.get(arm.key))
             return measurement
 
     def measurements(self) -> tuple[list[Measurement], list[str]]:
@@ -307,6 +325,16 @@ def _refuse_degraded(measurement: Measurement) -> None:
             f"the server of {measurement.arm!r} runs without its tier: {found.cause}\n  what to do: {found.remedy}\n"
             f"  log: {measurement.server.log_path}\n{shown}"
         )
+
+
+def _refuse_dead_helpers(measurement: Measurement, server: RunningServer | None) -> None:
+    """A server goes on without the process that holds its tier, by recomputing.
+
+    Raises:
+        TierDegradedError: says which process ended, and its last words.
+    """
+    for words in server.dead_helpers() if server is not None else ():
+        raise TierDegradedError(f"the server of {measurement.arm!r} lost a process that its tier needs: {words}")
 
 
 def _digest(record: object) -> str:

@@ -149,7 +149,7 @@ class Guard:
         """Start the server, watch, end it, clean up; return the server's exit code."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if not self.owner_alive():
-            shutil.rmtree(self.job["scratch"], ignore_errors=True)
+            self.remove_scratch()
             return 1
         with Path(self.job["log"]).open("ab") as log:
             self.server = subprocess.Popen(
@@ -237,7 +237,12 @@ class Guard:
             for path in left - mapped_shared_memory(everybody, self.began):
                 with contextlib.suppress(OSError):
                     Path(path).unlink()
-        shutil.rmtree(self.job["scratch"], ignore_errors=True)
+        self.remove_scratch()
+
+    def remove_scratch(self) -> None:
+        """Remove the directories that were made for this server alone."""
+        for path in self.job["scratch"]:
+            shutil.rmtree(path, ignore_errors=True)
 
     def _reap(self) -> None:
         """Collect adopted orphans. The server is left to its Popen, which would otherwise lose the exit code."""

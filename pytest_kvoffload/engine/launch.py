@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kvoffload.engine import devicelock, guard
+from pytest_kvoffload.engine import devicelock
+from pytest_kvoffload.engine.helpers import start_helpers, stop_helpers
 from pytest_kvoffload.engine.logs import explain, last_line, read_log, tail
 from pytest_kvoffload.engine.masking import mask_command, mask_environment, mask_text, mask_value
 from pytest_kvoffload.engine.plan import LaunchPlan, make_plan
 from pytest_kvoffload.engine.processes import Process, free_port, port_holder, port_is_free, this_process
 from pytest_kvoffload.engine.readback import ReadBack, differences, local_session, read_back
-from pytest_kvoffload.engine.server import STOP_GRACE_SECONDS, RunningServer, Supervision, describe_exit
+from pytest_kvoffload.engine.server import HelperProcess, RunningServer, Supervision, describe_exit
+from pytest_kvoffload.engine.supervise import start_supervised
 from pytest_kvoffload.errors import BootError, EngineError, ReadinessTimeoutError, UsageError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, ServerInfo
 
@@ -36,8 +37,9 @@ def boot(
     run_dir: Path,
     progress: Callable[[str], None] | None = None,
     owner_pid: int | None = None,
+    previous: RunningServer | None = None,
 ) -> RunningServer:
-    """Start a server with one connector and return it once it is ready.
+    """Start a server with one connector, and the processes that the connector needs; return it once it is ready.
 
     Args:
         engine: kind ``cpu`` or ``local``.
@@ -46,6 +48,7 @@ def boot(
         run_dir: where the log goes.
         progress: receives one line at a time.
         owner_pid: the process whose death ends the server; the caller by default.
+        previous: a server of the same arm that was stopped with ``keep_helpers``: its helpers and ports are used again.
 
     Raises:
         ConfigError: the configuration makes no sense.
@@ -58,7 +61,42 @@ def boot(
     say = progress or (lambda line: None)
     owner = Process.of(owner_pid) if owner_pid else this_process()
     engine_id = f"kvo-{uuid.uuid4().hex[:16]}"
-    plan = make_plan(engine=engine, model=model, connector=connector, engine_id=engine_id, progress=say)
+    ports: dict[str, int] = dict(previous.ports) if previous else {}
+    state = Path(previous.state) if previous and previous.helpers else Path(tempfile.mkdtemp(prefix="kvo-"))
+    try:
+        return _boot(engine, model, connector, run_dir, say, owner, previous, engine_id, ports, state)
+    except BaseException:
+        if not (previous and previous.helpers):
+            shutil.rmtree(state, ignore_errors=True)
+        raise
+
+
+def _boot(
+    engine: EngineConfig,
+    model: ModelConfig,
+    connector: ConnectorConfig,
+    run_dir: Path,
+    say: Callable[[str], None],
+    owner: Process,
+    previous: RunningServer | None,
+    engine_id: str,
+    ports: dict[str, int],
+    state: Path,
+) -> RunningServer:
+    def port_of(name: str) -> int:
+        if name not in ports:
+            ports[name] = free_port()
+        return ports[name]
+
+    plan = make_plan(
+        engine=engine,
+        model=model,
+        connector=connector,
+        engine_id=engine_id,
+        progress=say,
+        scratch=state,
+        port=port_of,
+    )
     if isinstance((plan.parts.kv_transfer_config or {}).get("engine_id"), str):
         engine_id = str((plan.parts.kv_transfer_config or {})["engine_id"])
     if plan.fixed_port is not None and not port_is_free(plan.fixed_port, plan.host):
@@ -72,10 +110,15 @@ def boot(
     me = this_process()
     devicelock.claim(keys, owner=owner, holder=me, progress=say, wait_seconds=wait_seconds)
     holder = me
+    kept = previous.helpers if previous else ()
+    helpers: tuple[HelperProcess, ...] = kept
     try:
+        if not kept:
+            helpers = start_helpers(plan.parts.helpers, run_dir=run_dir, owner=owner, state=state, progress=say)
+        around = _Around(helpers=helpers, ports=ports, state=str(state))
         for attempt in (1, 2):
             port = plan.fixed_port or free_port(plan.host)
-            launch = _Launch(plan, engine, connector, run_dir, engine_id, port, owner, say)
+            launch = _Launch(plan, engine, connector, run_dir, engine_id, port, owner, say, around)
             try:
                 launch.start()
                 if wait_seconds is not None:
@@ -91,10 +134,22 @@ def boot(
             except BaseException:
                 launch.abandon()
                 raise
+    except BaseException:
+        stop_helpers(helpers)
+        raise
     finally:
         if wait_seconds is not None and holder is me:
             devicelock.hand_over(owner, me, None)
     raise AssertionError("unreachable: the second attempt returns or raises")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What a server has around it: helpers that run already, ports by name, the connector's scratch directory."""
+
+    helpers: tuple[HelperProcess, ...]
+    ports: dict[str, int]
+    state: str
 
 
 class _Launch:
@@ -110,14 +165,15 @@ class _Launch:
         port: int,
         owner: Process,
         say: Callable[[str], None],
+        around: _Around,
     ) -> None:
+        self.around = around
         self.plan, self.engine, self.connector, self.owner, self.say = plan, engine, connector, owner, say
         self.engine_id = engine_id
         self.url = f"http://{plan.host}:{port}"
         self.command = plan.command(port)
         stem = f"server-{connector.name}-{uuid.uuid4().hex[:6]}"
         self.log = (run_dir / f"{stem}.log").absolute()
-        self.status = self.log.with_suffix(".status.json")
         # A short path: a Unix socket's name may not exceed about a hundred characters.
         self.scratch = tempfile.mkdtemp(prefix="kvo-")
         self.began = time.monotonic()
@@ -132,41 +188,15 @@ class _Launch:
 
     def start(self) -> None:
         """Start the guard, which starts the server."""
-        job = {
-            "owner_pid": self.owner.pid,
-            "owner_start": self.owner.start,
-            "command": self.command,
-            "env": {**os.environ, **self.plan.env, **self._scratch_environment()},
-            "cwd": str(self.log.parent),
-            "scratch": self.scratch,
-            "log": str(self.log),
-            "status": str(self.status),
-            "engine_id": self.engine_id,
-            "grace": STOP_GRACE_SECONDS,
-        }
-        shown = " ".join(mask_command(self.command))
-        self.log.write_text(f"# {shown}\n", encoding="utf-8")
-        guard_log = self.log.with_suffix(".guard.log").open("wb")
-        with guard_log:
-            self.supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(Path(guard.__file__))],
-                stdin=subprocess.PIPE,
-                stdout=guard_log,
-                stderr=guard_log,
-                start_new_session=True,
-            )
-        process = Process.of(self.supervisor.pid)
-        self.supervision = Supervision(
-            guard_pid=process.pid,
-            guard_start=process.start,
-            status_path=str(self.status),
+        self.supervisor, self.supervision = start_supervised(
+            self.command,
+            env={**os.environ, **self.plan.env, **self._scratch_environment()},
+            log=self.log,
+            # The helpers' data must outlive a restart of the server: then the first helper's guard removes it.
+            scratch=[self.scratch] if self.around.helpers else [self.scratch, self.around.state],
+            owner=self.owner,
             engine_id=self.engine_id,
-            owner_pid=self.owner.pid,
-            owner_start=self.owner.start,
         )
-        assert self.supervisor.stdin is not None
-        with self.supervisor.stdin as pipe:
-            pipe.write(json.dumps(job).encode() + b"\n")
 
     def _scratch_environment(self) -> dict[str, str]:
         """vLLM leaves its sockets behind wherever they are; so they get a folder that the guard removes."""
@@ -205,7 +235,14 @@ class _Launch:
             read = read_back(self.url, (f"{self.url}/metrics",), session)
         self._raise_if_dead()
         self.say(f"{self.connector.name}: ready after {ready - self.began:.0f} s")
-        return RunningServer(self._info(read, ready - self.began), self.supervision, on_stopped=self._reap)
+        return RunningServer(
+            self._info(read, ready - self.began),
+            self.supervision,
+            on_stopped=self._reap,
+            helpers=self.around.helpers,
+            ports=self.around.ports,
+            state=self.around.state,
+        )
 
     def abandon(self) -> None:
         """End whatever was started; used when the boot failed or was interrupted."""
@@ -229,6 +266,9 @@ class _Launch:
         self._reap_soon()
         code = self.supervision.status().get("exit_code")
         cause, remedy = explain(self.log, exit_code=code)
+        for helper in self.around.helpers:
+            if not helper.alive():
+                raise BootError(cause=helper.last_words(), remedy=remedy, **self._evidence())
         if not cause:
             words = tail(self.log.with_suffix(".guard.log"), 1)
             cause = words or f"{describe_exit(code)}, and its log names no cause"
@@ -269,7 +309,7 @@ class _Launch:
         server_pid = self.supervision.status().get("server_pid") if self.supervision else None
         return ServerInfo(
             url=self.url,
-            metrics_urls=(f"{self.url}/metrics",),
+            metrics_urls=(f"{self.url}/metrics", *self.plan.parts.metrics_urls),
             engine_kind=self.engine.kind,
             model=self.plan.served_name,
             vllm_version=read.vllm_version or self.plan.interpreter.vllm_version,
@@ -279,6 +319,9 @@ class _Launch:
             kv_transfer_config=mask_value(read.kv_transfer_config),
             differences=tuple(found),
             resets=read.developer_mode,
+            clears=self.plan.parts.clears,
+            salted=self.plan.parts.salted,
+            helper_logs={helper.spec.name: str(helper.log) for helper in self.around.helpers},
             command=mask_command(self.command),
             environment=mask_environment(self.plan.env),
             log_path=str(self.log),

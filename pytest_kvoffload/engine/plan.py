@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kvoffload.engine.connectors import LaunchParts, connector_argv
+from pytest_kvoffload.engine.connectors import LaunchContext, LaunchParts, connector_argv
 from pytest_kvoffload.engine.interpreter import Interpreter, inspect_interpreter
 from pytest_kvoffload.errors import ConfigError, EngineError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
@@ -56,8 +56,12 @@ def make_plan(
     connector: ConnectorConfig,
     engine_id: str,
     progress: Callable[[str], None],
+    scratch: Path,
+    port: Callable[[str], int],
 ) -> LaunchPlan:
     """Resolve interpreter and model (provisioning both where they are ours) and put the command line together.
+
+    ``scratch`` is a directory of this boot alone; ``port`` finds a free port for a name, the same one every time.
 
     Raises:
         ConfigError: the connector or an argument makes no sense.
@@ -65,12 +69,14 @@ def make_plan(
         ProvisionError: the managed engine or the test model could not be made.
     """
     # The connector first: a typing mistake should not cost an installation.
-    connector_argv(connector, engine=engine, server_version=None, cpu_platform=None if engine.kind == "cpu" else True)
+    dry = connector_argv(
+        connector, engine=engine, server_version=None, cpu_platform=None if engine.kind == "cpu" else True
+    )
     user_env = {**engine.env, **connector.env}
     if engine.kind == "cpu":
         from pytest_kvoffload.engine.provision import ensure_engine
 
-        python: str | None = str(ensure_engine(engine.vllm_version, progress=progress).python)
+        python: str | None = str(ensure_engine(engine.vllm_version, extras=dry.packages, progress=progress).python)
     else:
         python = engine.python
     interpreter = inspect_interpreter(python, env=user_env)
@@ -81,6 +87,13 @@ def make_plan(
         server_version=interpreter.vllm_version,
         cpu_platform=cpu_platform,
         engine_id=engine_id,
+        context=LaunchContext(
+            cpu_platform=cpu_platform,
+            server_version=interpreter.vllm_version,
+            python=str(interpreter.python),
+            scratch=scratch,
+            port=port,
+        ),
     )
     path, generated = _model_path(model, interpreter, progress)
     words = (*engine.args, *parts.args)

@@ -7,17 +7,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_kvoffload.engine.guard import remove_shared_memory
 from pytest_kvoffload.engine.logs import explain, tail
 from pytest_kvoffload.engine.processes import Process
 from pytest_kvoffload.errors import ServerDiedError
 from pytest_kvoffload.records import ServerInfo
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.engine.connectors import HelperSpec
 
 STOP_GRACE_SECONDS = 15.0
 """How long a server may take to go after SIGTERM."""
@@ -84,6 +87,31 @@ class Supervision:
         remove_shared_memory(self.engine_id)
 
 
+class HelperProcess(Protocol):
+    """What a running server must know of a process beside it; see :class:`.helpers.Helper`."""
+
+    spec: HelperSpec
+    log: Path
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    def start(self, *, scratch: str | None = None, progress: Callable[[str], None] | None = None) -> None:
+        """Start it (again)."""
+
+    def stop(self) -> None:
+        """End it."""
+
+    def kill(self) -> None:
+        """End it without a goodbye."""
+
+    def last_words(self) -> str:
+        """How it ended."""
+
+    def to_record(self) -> dict[str, Any]:
+        """What another process needs to use it."""
+
+
 class RunningServer:
     """A server that answered ``/health`` with 200: booted by us, adopted from another process, or attached to.
 
@@ -96,7 +124,16 @@ class RunningServer:
         supervision: Supervision | None,
         *,
         on_stopped: Callable[[], object] | None = None,
+        helpers: Sequence[HelperProcess] = (),
+        ports: Mapping[str, int] | None = None,
+        state: str = "",
     ) -> None:
+        self.helpers = tuple(helpers)
+        """Processes that were started beside it; they are stopped with it."""
+        self.ports = dict(ports or {})
+        """Ports of the helpers and of what the connector opens, by name."""
+        self.state = state
+        """The connector's scratch directory."""
         self.info = info
         self.supervision = supervision
         self._on_stopped = on_stopped
@@ -144,35 +181,55 @@ class RunningServer:
             text += "\n  last lines:\n" + "\n".join(f"    {line}" for line in lines.splitlines())
         raise ServerDiedError(text)
 
-    def stop(self) -> None:
-        """End the server: SIGTERM, wait, SIGKILL to all its processes, remove its /dev/shm files. Idempotent."""
-        if self._stopped:
-            return
-        self._stopped = True
-        if self.supervision is not None:
-            try:
-                self.supervision.end(wait=self._on_stopped)
-            except BaseException:
-                # Ctrl-C while waiting: the guard was told already and goes on; make sure of the files at least.
-                self._stopped = False
-                raise
+    def dead_helpers(self) -> tuple[str, ...]:
+        """The last words of each helper that is no longer alive."""
+        return tuple(helper.last_words() for helper in self.helpers if not helper.alive())
+
+    def stop(self, *, keep_helpers: bool = False) -> None:
+        """End the server: SIGTERM, wait, SIGKILL to all its processes, remove its /dev/shm files. Idempotent.
+
+        Its helpers are stopped after it, unless ``keep_helpers``: then a boot with ``previous`` uses them again, and
+        stopping that server, or this one once more, stops them.
+        """
+        if not self._stopped:
+            self._stopped = True
+            if self.supervision is not None:
+                try:
+                    self.supervision.end(wait=self._on_stopped)
+                except BaseException:
+                    # Ctrl-C while waiting: the guard was told already and goes on; make sure of the files at least.
+                    self._stopped = False
+                    raise
+        if not keep_helpers:
+            for helper in reversed(self.helpers):
+                helper.stop()
 
     def to_record(self) -> dict[str, Any]:
         """Everything another process needs to use this server, as JSON-serialisable values."""
         import msgspec
 
         record: dict[str, Any] = msgspec.to_builtins({"info": self.info, "supervision": self.supervision})
-        return record
+        return {
+            **record,
+            "helpers": [helper.to_record() for helper in self.helpers],
+            "ports": self.ports,
+            "state": self.state,
+        }
 
     @classmethod
     def adopt(cls, record: Mapping[str, Any]) -> RunningServer:
         """Use a server that another process booted; see :meth:`to_record`."""
         import msgspec
 
+        from pytest_kvoffload.engine.helpers import Helper
+
         supervision = record.get("supervision")
         return cls(
             msgspec.convert(record["info"], ServerInfo),
             None if supervision is None else msgspec.convert(supervision, Supervision),
+            helpers=[Helper.adopt(helper) for helper in record.get("helpers", ())],
+            ports=record.get("ports"),
+            state=record.get("state", ""),
         )
 
 

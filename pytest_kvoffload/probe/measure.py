@@ -15,6 +15,7 @@ from pytest_kvoffload.metrics.delta import delta
 from pytest_kvoffload.metrics.query import histogram, total
 from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.probe.cache import reset_prefix_cache, settle
+from pytest_kvoffload.probe.clear import clear_tier, clear_words, no_cold_phase
 from pytest_kvoffload.probe.environment import environment_of
 from pytest_kvoffload.probe.interface import (
     MeasurementDiedError,
@@ -159,6 +160,11 @@ class _Run:
         plan = build_plan(self.workload, info, pool, tier_tokens=tier_tokens)
         if info.resets and reset_clears_tier(info, self.connector):
             return plan
+        if not info.salted:
+            if not info.clears or not info.resets:
+                raise WorkloadError(no_cold_phase(info))
+            self.notes.append("this tier is not emptied by vLLM's reset: it is cleared by " + clear_words(info.clears))
+            return plan
         why = (
             "the server has no developer mode, so no cache can be reset"
             if not info.resets
@@ -206,6 +212,8 @@ class _Run:
             refusals = reset_prefix_cache(
                 info, external=phase.preparation == "clear", check=check, headers=self.headers
             )
+            if phase.preparation == "clear":
+                clear_tier(info.clears)
             if refusals:
                 return (f"the reset before this phase was refused {refusals} times, then done",)
         return ()

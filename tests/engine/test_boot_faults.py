@@ -151,7 +151,7 @@ def test_shared_memory_of_a_killed_servers_children_is_removed(fake_boot: FakeBo
 def test_a_stubborn_server_and_its_detached_child_are_killed(
     fake_boot: FakeBoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_kvoffload.engine.launch.STOP_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("pytest_kvoffload.engine.supervise.STOP_GRACE_SECONDS", 0.5)
     stubborn = fake_boot("stubborn")
     assert stubborn.info.pid is not None
     process = Process.of(stubborn.info.pid)

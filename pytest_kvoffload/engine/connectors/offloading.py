@@ -1,0 +1,94 @@
+"""vLLM's own OffloadingConnector: the host tier, and the tiers below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_kvoffload.engine.connectors.cpu_platform import VLLM_TIERING_SPEC
+from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
+from pytest_kvoffload.engine.options import OptionReader
+from pytest_kvoffload.errors import did_you_mean
+
+_HOST_KEYS = (
+    "size_gib",
+    "cpu_bytes_to_use",
+    "blocks_per_chunk",
+    "block_size",
+    "eviction_policy",
+    "store_threshold",
+    "offload_prompt_only",
+    "link_bandwidth_bytes_per_second",
+    "link_latency_seconds",
+    "extra_config",
+)
+
+
+def _host_extra(options: OptionReader, context: LaunchContext) -> dict[str, Any]:
+    """The extra configuration that the host tier and the tiering connector share."""
+    extra: dict[str, Any] = {"cpu_bytes_to_use": options.host_bytes()}
+    further = options.mapping("extra_config")
+    if options.has("blocks_per_chunk") and options.has("block_size"):
+        raise options.fail("block_size", "blocks_per_chunk (blocks) or block_size (tokens), not both")
+    for key in ("blocks_per_chunk", "block_size"):
+        if (count := options.integer(key, at_least=1)) is not None:
+            extra[key] = count
+    policy = options.text("eviction_policy")
+    if policy is not None:
+        if policy not in ("lru", "arc") and "cache_policy_module_path" not in further:
+            raise options.fail(
+                "eviction_policy", "'lru' or 'arc'", got=policy, hint=did_you_mean(policy.lower(), ("lru", "arc"))
+            )
+        extra["eviction_policy"] = policy
+    if (threshold := options.integer("store_threshold", at_least=0)) is not None:
+        extra["store_threshold"] = threshold
+    if (prompt_only := options.boolean("offload_prompt_only")) is not None:
+        extra["offload_prompt_only"] = prompt_only
+    for key, value in (
+        ("link_bandwidth_bytes_per_second", options.number("link_bandwidth_bytes_per_second", above=0)),
+        ("link_latency_seconds", options.number("link_latency_seconds", at_least=0)),
+    ):
+        if value is None:
+            continue
+        if not context.cpu_platform:
+            raise options.fail(key, "no modelled link here: only vLLM's CPU backend runs our offload spec")
+        extra[key] = value
+    return {**extra, **further}
+
+
+def _native(options: OptionReader, context: LaunchContext) -> LaunchParts:
+    options.only(_HOST_KEYS, hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    return _offloading(_host_extra(options, context))
+
+
+def _tiering(options: OptionReader, context: LaunchContext) -> LaunchParts:
+    options.only((*_HOST_KEYS, "secondary_tiers"), hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    tiers = options.options.get("secondary_tiers")
+    if not isinstance(tiers, list | tuple) or not tiers:
+        raise options.fail("secondary_tiers", "a non-empty list of tables, each with a type", got=tiers)
+    for tier in tiers:
+        if not isinstance(tier, Mapping) or not isinstance(tier.get("type"), str):
+            raise options.fail("secondary_tiers", "tables, each with a type (fs, obj, p2p ...)", got=tier)
+    if (options.integer("store_threshold", at_least=0) or 0) >= 2:
+        raise options.fail("store_threshold", "0 or 1: vLLM's tiering refuses a threshold of 2 or more")
+    extra = _host_extra(options, context)
+    return _offloading({"spec_name": VLLM_TIERING_SPEC, **extra, "secondary_tiers": [dict(tier) for tier in tiers]})
+
+
+def _offloading(extra: dict[str, Any]) -> LaunchParts:
+    return LaunchParts(
+        kv_transfer_config={
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": extra,
+        }
+    )
+
+
+NATIVE = ConnectorKind(name="native", summary="OffloadingConnector with a host tier", options=_HOST_KEYS, build=_native)
+TIERING = ConnectorKind(
+    name="tiering",
+    summary="OffloadingConnector with a host tier and secondary tiers (fs, obj ...)",
+    options=(*_HOST_KEYS, "secondary_tiers"),
+    build=_tiering,
+)
