@@ -348,6 +348,50 @@ class Measurement:
         return tuple(phase.name for phase in self.phases)
 
 
+FaultOutcome: TypeAlias = Literal["served", "degraded", "failed_loudly", "hung", "wrong_output"]
+"""What a fault did to the requests: answered with hits; answered by recomputing; failed within bounded time; no end
+within the bound; answered with other tokens than before the fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultResult:
+    """What one fault did to one connector, with the evidence.
+
+    ``outcome`` is ``None`` where nothing was observed: the fault does not apply (``verdict`` is ``not-applicable``)
+    or the run could not show anything (``inconclusive``); ``reason`` says why.
+    """
+
+    fault: str
+    connector: str
+    kind: str
+    outcome: FaultOutcome | None
+    verdict: Literal["pass", "fail", "inconclusive", "not-applicable"]
+    expected: tuple[FaultOutcome, ...]
+    reason: str
+    """One sentence: what was seen, with its cause where a log names it; or why nothing could be."""
+    vllm_version: str | None = None
+    failed_requests: int | None = None
+    requests: int | None = None
+    """Requests of the phase with the fault."""
+    hit_rate_before: float | None = None
+    """Restored hit rate of the tier before the fault; ``None`` where the fault is there from the boot on."""
+    hit_rate: float | None = None
+    """The same prompts' hit rate while the fault was on."""
+    ttft_max_seconds: float | None = None
+    """Slowest answered request while the fault was on."""
+    ttft_before_seconds: float | None = None
+    """Slowest answered request before the fault."""
+    recovered: bool | None = None
+    """Whether requests succeed with hits again after the fault; ``None`` where that was not asked."""
+    seconds: float | None = None
+    """How long the scenario took, its boot not counted."""
+    left_behind: tuple[str, ...] = ()
+    """What was still there after the clean-up; empty is what must be."""
+    notes: tuple[str, ...] = ()
+    measurement: Measurement | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSnapshot:
     """What a server holds of its host at one moment: for soaks, and for what is left after a stop."""
