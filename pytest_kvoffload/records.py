@@ -28,6 +28,7 @@ class ModelConfig:
 
     path: str | None = None
     served_name: str | None = None
+    """Name under which it is served; ``None`` is vLLM's own choice."""
     tiny: Mapping[str, int] = field(default_factory=dict)
     """Overrides of the generated model's recipe (``layers``, ``hidden_size``, ``seed`` ...)."""
 
@@ -37,6 +38,7 @@ class EngineConfig:
     """Which vLLM runs the server and with what."""
 
     kind: EngineKind = "cpu"
+    """``cpu``: real vLLM without a GPU, managed; ``local``: an interpreter of yours; ``attach``: a running server."""
     python: str | None = None
     """Interpreter that has vllm (kind ``local``); ``None`` is the running one."""
     vllm_version: str | None = None
@@ -48,7 +50,9 @@ class EngineConfig:
     args: tuple[str, ...] = ()
     """Further vLLM arguments, passed through as they are."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the server."""
     max_model_len: int | None = None
+    """``--max-model-len``; ``None`` leaves it to vLLM."""
     num_gpu_blocks: int | None = None
     """``--num-gpu-blocks-override``; ``None`` leaves it to vLLM (kind ``cpu`` defaults to 80)."""
     boot_timeout_seconds: float = 600.0
@@ -75,10 +79,11 @@ class TierClear:
     """One way to empty a tier that vLLM's own reset does not reach.
 
     ``post`` and ``delete`` send such a request to the URL ``target``; ``empty_directory`` removes what is in the
-    directory ``target``; ``redis_flush`` empties the database at the ``redis://`` URL ``target``.
+    directory ``target``; ``redis_flush`` empties the database at the ``redis://`` URL ``target``; ``new_server`` says
+    that only a new server (and new processes beside it) has an empty tier: ``target`` is what the tier lies in.
     """
 
-    action: Literal["post", "delete", "empty_directory", "redis_flush"]
+    action: Literal["post", "delete", "empty_directory", "redis_flush", "new_server"]
     target: str
 
 
@@ -89,15 +94,21 @@ class WorkloadConfig:
     mode: str = "restore"
     """Warm-up mode; ``restore`` is cold, reset of the device, restored."""
     seed: int = 0
+    """Of prompts and arrivals: equal seeds send equal requests."""
     sessions: int | None = None
     """Number of distinct prefixes; ``None`` sizes it so that the working set exceeds the device cache."""
     prefix_tokens: int = 2048
+    """Length of the prefix that the requests of a session share."""
     suffix_tokens: int = 16
+    """Length of what follows the prefix and is each request's own."""
     output_tokens: int = 8
+    """Tokens to generate, at temperature 0."""
     turns: int = 1
+    """Requests of one session (mode ``chat``: each adds to the history)."""
     overflow: float = 1.5
     """Working set over device cache when ``sessions`` is ``None``; must exceed 1 to prove eviction."""
     concurrency: int = 1
+    """Requests in flight at a time (closed loop)."""
     rate_per_second: float | None = None
     """Open Poisson arrivals instead of a closed loop."""
     repeats: int = 1
@@ -145,6 +156,8 @@ class ServerInfo:
     """How its tier is emptied where that reset does not do it."""
     salted: bool = True
     """Whether the tier's keys depend on a request's cache salt."""
+    chunk_tokens: int | None = None
+    """Tokens of one chunk of the tier where the connector's configuration does not tell them; ``None`` otherwise."""
     helper_logs: Mapping[str, str] = field(default_factory=dict)
     """Name to log file of each process that was started beside the server."""
     command: tuple[str, ...] = ()
