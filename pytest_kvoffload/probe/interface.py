@@ -21,6 +21,16 @@ class Server(Protocol):
         """Raise ServerDiedError when the server is gone; return at once otherwise."""
 
 
+class Disturbance(Protocol):
+    """Something that is done to the server's surroundings while a phase runs: a fault."""
+
+    def begin(self, phase: str) -> tuple[str, ...]:
+        """Called before the phase's first request, its caches being prepared. Returns notes for the phase."""
+
+    def end(self, phase: str) -> tuple[str, ...]:
+        """Called after the phase's last request, and also when the phase is given up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a phase has come. ``hit_rate`` is cached over prompt tokens, ``None`` where it is not reported."""
@@ -30,6 +40,9 @@ class Progress:
     total: int
     hit_rate: float | None
     ttft_p50_seconds: float | None
+    requests_per_second: float | None = None
+    """Requests done over the time since the phase began; ``None`` before the first."""
+    arm: str = ""
 
 
 ProgressCallback = Callable[[Progress], None]

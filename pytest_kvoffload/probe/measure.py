@@ -6,7 +6,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pytest_kvoffload.probe.cache import reset_prefix_cache, settle
 from pytest_kvoffload.probe.clear import clear_tier, clear_words, no_cold_phase
 from pytest_kvoffload.probe.environment import environment_of
 from pytest_kvoffload.probe.interface import (
+    Disturbance,
     MeasurementDiedError,
     MeasurementInterrupted,
     Progress,
@@ -46,6 +48,8 @@ from pytest_kvoffload.workload.tokens import learn_pool
 PROGRESS_SECONDS = 0.5
 LATE_SECONDS, LATE_SHARE = 0.02, 0.3
 """From when on late delivery is worth a note: seconds, and share of the client's mean."""
+DISTURBED_SETTLE_SECONDS = 20.0
+"""How long a server may go on moving after a disturbed phase."""
 DEATH_GRACE_SECONDS = 3.0
 """After failed requests: how long the operating system may take to tell that the server is gone."""
 
@@ -60,6 +64,7 @@ def measure(
     artefacts_dir: str | os.PathLike[str] | None = None,
     restart: RestartCallback | None = None,
     request_timeout_seconds: float = 120.0,
+    disturbance: Disturbance | None = None,
 ) -> Measurement:
     """Drive a workload against a server and return all evidence.
 
@@ -76,6 +81,8 @@ def measure(
         artefacts_dir: where the measurement is also written as JSON.
         restart: restarts the server and returns the new one; mode ``restart`` needs it.
         request_timeout_seconds: limit for one request.
+        disturbance: is told when a phase begins and ends. From the first disturbed phase on, a server that does not
+            become quiet, or that refuses a reset, is a note and no error: that is what faults do.
 
     Raises:
         WorkloadError: the workload proves nothing on this server, a reset was refused, or stores never settled.
@@ -93,6 +100,7 @@ def measure(
         artefacts_dir=None if artefacts_dir is None else Path(artefacts_dir),
         restart=restart,
         timeout=request_timeout_seconds,
+        disturbance=disturbance,
     )
     try:
         run.everything()
@@ -117,17 +125,20 @@ class _Run:
         artefacts_dir: Path | None,
         restart: RestartCallback | None,
         timeout: float,
+        disturbance: Disturbance | None,
     ) -> None:
         self.server, self.arm, self.connector, self.workload = server, arm, connector, workload
         self.progress, self.artefacts_dir, self.restart, self.timeout = progress, artefacts_dir, restart, timeout
+        self.disturbance, self.disturbed = disturbance, False
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self.salt = f"kvoffload-{uuid.uuid4().hex}"
         self.headers = _authorization()
         self.notes: list[str] = []
         self.phases: list[PhaseResult] = []
         self.plan: Plan | None = None
+        self.late_notes: list[str] = []
         self.transcripts: dict[int, tuple[int, ...]] = {}
-        self.progressed_at = 0.0
+        self.progressed_at = self.phase_began = 0.0
         self.progress_told: tuple[str, int] = ("", 0)
 
     # ------------------------------------------------------------------------------------------ the course
@@ -179,18 +190,21 @@ class _Run:
         return plan.with_salt(self.salt)
 
     def _one_phase(self, phase: PlannedPhase) -> None:
-        notes = self._prepare(phase)
+        notes = self._prepare_disturbed(phase) if self.disturbed else self._prepare(phase)
         before = scrape(self.server.info.metrics_urls)
         drive = Drive(phase, self._target(), history=self.transcripts)
-        begun = time.monotonic()
+        begun = self.phase_began = time.monotonic()
         try:
-            drive.run(lambda: self._tick(phase, drive))
-            seconds = time.monotonic() - begun
-            samples = drive.samples()
-            self._report(phase, samples, last=True)
-            if any(not sample.ok for sample in samples):
-                self._wait_for_death()
-            after = settle(self.server.info, check=self.server.check)
+            with self._disturbed(phase.name) as disturbances:
+                drive.run(lambda: self._tick(phase, drive))
+                seconds = time.monotonic() - begun
+                samples = drive.samples()
+                self._report(phase, samples, last=True)
+                if any(not sample.ok for sample in samples):
+                    self._wait_for_death()
+            notes += tuple(disturbances)
+            after = self._settle_disturbed() if self.disturbed else settle(self.server.info, check=self.server.check)
+            notes += tuple(self.late_notes)
         except BaseException:
             seconds = time.monotonic() - begun
             samples = drive.samples()
@@ -199,6 +213,36 @@ class _Run:
             raise
         self.transcripts.update(drive.transcripts())
         self._keep(phase, samples, delta(before, after), seconds, notes)
+
+    @contextmanager
+    def _disturbed(self, phase: str) -> Iterator[list[str]]:
+        """Let the disturbance begin and, whatever happens, end."""
+        notes: list[str] = []
+        if self.disturbance is None:
+            yield notes
+            return
+        begun = self.disturbance.begin(phase)
+        self.disturbed = self.disturbed or bool(begun)
+        notes += begun
+        try:
+            yield notes
+        finally:
+            notes += self.disturbance.end(phase)
+
+    def _prepare_disturbed(self, phase: PlannedPhase) -> tuple[str, ...]:
+        try:
+            return self._prepare(phase)
+        except WorkloadError as error:
+            return (f"the reset before this phase was not done: {error}",)
+
+    def _settle_disturbed(self) -> Snapshot:
+        """Wait until the server is quiet, but not for ever: transfers that a fault has cut may never end."""
+        self.late_notes = []
+        try:
+            return settle(self.server.info, check=self.server.check, timeout_seconds=DISTURBED_SETTLE_SECONDS)
+        except WorkloadError as error:
+            self.late_notes = [str(error)]
+            return scrape(self.server.info.metrics_urls)
 
     def _prepare(self, phase: PlannedPhase) -> tuple[str, ...]:
         info, check = self.server.info, self.server.check
@@ -213,7 +257,7 @@ class _Run:
                 info, external=phase.preparation == "clear", check=check, headers=self.headers
             )
             if phase.preparation == "clear":
-                clear_tier(info.clears)
+                clear_tier(info)
             if refusals:
                 return (f"the reset before this phase was refused {refusals} times, then done",)
         return ()
@@ -269,6 +313,8 @@ class _Run:
                 total=len(phase.requests),
                 hit_rate=sum(cached or 0 for cached, _ in known) / asked if asked else None,
                 ttft_p50_seconds=quantile(times, 0.5) if times else None,
+                requests_per_second=len(samples) / (time.monotonic() - self.phase_began) if samples else None,
+                arm=self.arm,
             )
         )
 

@@ -9,13 +9,14 @@
 ``chat``                several turns over a history that the model generated
 ``restart``             the server is restarted before the revisit: only a tier that outlives it can serve
 ``replay_log``          a request log of the user's own, twice
+``fault``               a revisit before, during and after something is broken: what ``kvoffload chaos`` sends
 ======================  ==========================================================================================
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_kvoffload.errors import ConfigError, WorkloadError, did_you_mean
@@ -250,6 +251,28 @@ def _replay_log(draft: Draft) -> Plan:
     return Plan(summary=summary, phases=phases, notes=log.notes)
 
 
+def _fault(draft: Draft) -> Plan:
+    """Revisits before, during and after; prompts of their own in the fault, since those must be stored as well."""
+    sessions = _evicting_sessions(draft)
+    cold = draft.cycle(sessions, range(1))
+    news = draft.cycle(max(1, sessions // 4), range(1), family="new-")
+    new = tuple(replace(request, session=request.session + sessions) for request in news)
+    during = tuple(_renumber((*cold, *new)))
+    text = (
+        f"{eviction_text(draft.sizes, sessions)}; every session is revisited before, during and after the fault, and "
+        f"{len(new)} new ones come during it"
+    )
+    return Plan(
+        summary=draft.summary(sessions, text),
+        phases=(
+            draft.phase("cold", cold, "clear"),
+            draft.phase("restored", cold, "reset"),
+            draft.phase("fault", during, "reset"),
+            draft.phase("recovered", during, "reset"),
+        ),
+    )
+
+
 MODES: Mapping[str, Callable[[Draft], Plan]] = {
     "restore": _restore,
     "resident": _resident,
@@ -259,6 +282,7 @@ MODES: Mapping[str, Callable[[Draft], Plan]] = {
     "chat": _chat,
     "restart": _restart,
     "replay_log": _replay_log,
+    "fault": _fault,
 }
 
 
@@ -304,5 +328,5 @@ def build_plan(workload: WorkloadConfig, info: ServerInfo, pool: TokenPool, *, t
     return plan
 
 
-def _renumber(requests: tuple[RequestSpec, ...]) -> list[RequestSpec]:
+def _renumber(requests: Sequence[RequestSpec]) -> list[RequestSpec]:
     return [replace(request, index=index) for index, request in enumerate(requests)]
