@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kvoffload.output.rows import phase_text
+from pytest_kvoffload.output.progress import one_line, phase_text
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
 from pytest_kvoffload.session import RunSession
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RUN_DIR_KEY = "kvoffload_run_dir"
 OWNER_KEY = "kvoffload_owner_pid"
 KEPT_RUNS = 5
+PREFIX = "kvoffload: "
 
 
 def run_dir_of(state: PluginState) -> Path:
@@ -92,7 +93,11 @@ def _prepare_artifacts(directory: Path) -> None:
 
 
 class _TerminalProgress:
-    """One line that is written over, on a terminal; nothing elsewhere."""
+    """One living line below pytest's own, on a terminal; nothing elsewhere.
+
+    It is written on the next line and the cursor goes back to where pytest left it, so that pytest's line (the file and
+    the letters of its tests) stays as it is.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
@@ -100,27 +105,37 @@ class _TerminalProgress:
         self._shown = False
 
     def line(self, text: str) -> None:
-        self._show(text)
+        self._show(one_line(text))
 
     def phase(self, progress: PhaseProgress) -> None:
-        self._show(phase_text(progress))
+        self._show(phase_text(progress, width=self._width))
 
     def clear(self) -> None:
         if self._shown:
-            self._write("", end="")
+            self._write("")
             self._shown = False
 
+    @property
+    def _width(self) -> int:
+        return int(self._reporter._tw.fullwidth) - len(PREFIX) - 1 if self._reporter is not None else 80
+
     def _show(self, text: str) -> None:
-        if self._reporter is None or not self._reporter.isatty:
+        if self._reporter is None or not self._reporter.isatty or os.environ.get("TERM") == "dumb":
             return
-        self._write(f"kvoffload: {text}", end="")
+        width = self._width
+        self._write(PREFIX + (text if len(text) <= width else f"{text[: width - 1]}…"))
         self._shown = True
 
-    def _write(self, text: str, *, end: str) -> None:
+    def _write(self, text: str) -> None:
         disabled: Callable[[], contextlib.AbstractContextManager[None]] = (
             self._capture.global_and_fixture_disabled if self._capture else contextlib.nullcontext
         )
         with disabled():
             writer = self._reporter._tw
-            width = writer.fullwidth - 1
-            writer.write("\r" + text[:width].ljust(width) + ("\r" if not text else "") + end, flush=True)
+            column = writer.width_of_current_line % writer.fullwidth + 1
+            # Down (scrolls at the bottom), erase the line, write; up, and back to pytest's column. Straight into the
+            # file: the writer counts what it writes, and would take our text for a part of its line.
+            encoding = getattr(writer._file, "encoding", None) or "utf-8"
+            text = text.encode(encoding, "replace").decode(encoding)
+            writer._file.write(f"\n\r\x1b[2K{text}\x1b[A\x1b[{column}G")
+            writer._file.flush()

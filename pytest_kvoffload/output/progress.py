@@ -1,18 +1,44 @@
-"""Progress of a command on stderr: one living line on a terminal, a line now and then elsewhere."""
+"""Progress of what takes long: one living line on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytest_kvoffload.output.rows import phase_text
+from pytest_kvoffload.output.rows import format_seconds
 
 if TYPE_CHECKING:
     from pytest_kvoffload.probe import Progress
 
 QUIET_SECONDS = 30.0
 """Where stderr is no terminal: at most one line in this time."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+def one_line(text: str) -> str:
+    """Make a line of a server's log fit for a terminal: no escape sequence, no control character, no line break."""
+    plain = _ESCAPES.sub("", text)
+    return " ".join("".join(c if c.isprintable() else " " for c in plain).split())
+
+
+def phase_text(progress: Progress, *, width: int | None = None) -> str:
+    """Say in one line how far a phase has come; where ``width`` columns are too few, in fewer words."""
+    rate, hits, ttft = progress.requests_per_second, progress.hit_rate, progress.ttft_p50_seconds
+    head = f"{progress.arm} {progress.phase}".strip() + f": {progress.done}/{progress.total}"
+    hit_rate = [] if hits is None else [f"hit rate {hits:.2f}"]
+    p50 = [] if ttft is None else [f"TTFT p50 {format_seconds(ttft)}"]
+    speed = [] if rate is None else [f"{rate:.3g}/s"]
+    forms = (
+        [f"{head} requests", *speed, *hit_rate, *p50],
+        [head, *speed, *hit_rate, *p50],
+        [head, *hit_rate, *p50],
+        [head],
+    )
+    texts = [", ".join(form) for form in forms]
+    return next((text for text in texts if width is None or len(text) <= width), texts[-1])
 
 
 class CommandProgress:
@@ -20,7 +46,8 @@ class CommandProgress:
 
     def __init__(self, *, enabled: bool = True) -> None:
         self._enabled = enabled
-        self._status: Any = None
+        self._live: Any = None
+        self._spinner: Any = None
         self._last = float("-inf")
 
     def __enter__(self) -> CommandProgress:
@@ -33,29 +60,42 @@ class CommandProgress:
         """Say what is going on."""
         if not self._enabled:
             return
-        if sys.stderr.isatty():
-            self._living(text)
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._living(one_line(text))
         elif time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
-            print(f"  {text}", file=sys.stderr, flush=True)
+            print(f"  {one_line(text)}", file=sys.stderr, flush=True)
 
     def phase(self, progress: Progress) -> None:
         """Say how far a phase has come."""
-        self.line(phase_text(progress))
+        width = None if self._live is None else self._live.console.width - 2
+        self.line(phase_text(progress, width=width))
 
     def clear(self) -> None:
         """Take the living line away."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _living(self, text: str) -> None:
         from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        if self._live is None:
+            self._spinner = Spinner("dots")
+            self._live = Live(self._row(text), console=Console(stderr=True), transient=True, refresh_per_second=8)
+            self._live.start()
+        else:
+            self._live.update(self._row(text))
+
+    def _row(self, text: str) -> Any:
+        """One row of a grid: only a table's column cuts a text that is too long for the terminal."""
+        from rich.table import Table
         from rich.text import Text
 
-        shown = Text(text, overflow="ellipsis", no_wrap=True)
-        if self._status is None:
-            self._status = Console(stderr=True).status(shown)
-            self._status.start()
-        else:
-            self._status.update(shown)
+        row = Table.grid(padding=(0, 1))
+        row.add_column()
+        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_row(self._spinner, Text(text))
+        return row
