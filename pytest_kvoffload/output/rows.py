@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,11 @@ from pytest_kvoffload.assertions.parity import first_difference
 from pytest_kvoffload.errors import MissingExtraError
 from pytest_kvoffload.metrics.hit_rate import HitRate, hit_rate
 from pytest_kvoffload.metrics.meters import read_meters
-from pytest_kvoffload.records import Measurement, PhaseResult, RequestSample
+from pytest_kvoffload.records import Delta, Measurement, PhaseResult, RequestSample
 from pytest_kvoffload.stats import quantile, quantile_interval, smallest_n
 
 if TYPE_CHECKING:
     from pytest_kvoffload.metrics.meters import Meters
-    from pytest_kvoffload.probe import Progress
 
 SPLIT_TIERS = ("host", "disk", "p2p")
 
@@ -50,18 +49,40 @@ class PhaseRow:
     same_output: tuple[int, int] | None
     """Requests with the tokens of the cold pass, of those that can be compared; ``None`` for the cold pass."""
     complete: bool = True
+    verdict: str = ""
+    """What was judged of this phase, in one word; empty where nothing was."""
 
 
 def phase_rows(measurement: Measurement, *, quantiles: Iterable[float] = (0.5, 0.95, 0.99)) -> tuple[PhaseRow, ...]:
     """Return one row a phase, in the order they ran."""
+    return arm_rows((measurement,), quantiles=quantiles)
+
+
+def arm_rows(
+    blocks: Sequence[Measurement], *, arm: str | None = None, quantiles: Iterable[float] = (0.5, 0.95, 0.99)
+) -> tuple[PhaseRow, ...]:
+    """Return one row a phase of an arm that was measured in blocks (equal but for the seed), all blocks together.
+
+    Args:
+        blocks: in the order they ran; at least one.
+        arm: what the rows call it; the first block's own name when ``None``.
+        quantiles: of the TTFT, each in (0, 1).
+    """
     wanted = tuple(quantiles)
-    return tuple(_row(measurement, phase, wanted) for phase in measurement.phases)
+    name = blocks[0].arm if arm is None else arm
+    return tuple(_row(name, _pieces(blocks, phase), wanted) for phase in phases_named(blocks))
 
 
-def phase_meters(measurement: Measurement, phase: PhaseResult) -> Meters:
-    """Return the meters of a phase, over the prompt tokens that the client sent."""
-    asked = sum(sample.prompt_tokens for sample in phase.samples if sample.ok)
-    return read_meters(phase.delta, vllm_version=measurement.server.vllm_version, prompt_tokens=asked or None)
+def phases_named(blocks: Iterable[Measurement]) -> tuple[str, ...]:
+    """Return the names of the phases of all blocks, in the order they ran."""
+    return tuple(dict.fromkeys(phase.name for block in blocks for phase in block.phases))
+
+
+def phase_meters(measurement: Measurement, *phases: PhaseResult) -> Meters:
+    """Return the meters of a phase (of several blocks: all together), over the prompt tokens that the client sent."""
+    asked = sum(sample.prompt_tokens for phase in phases for sample in phase.samples if sample.ok)
+    delta = phases[0].delta if len(phases) == 1 else _together([phase.delta for phase in phases])
+    return read_meters(delta, vllm_version=measurement.server.vllm_version, prompt_tokens=asked or None)
 
 
 def same_output(first: Iterable[RequestSample], second: Iterable[RequestSample]) -> tuple[int, int]:
@@ -76,16 +97,6 @@ def same_output(first: Iterable[RequestSample], second: Iterable[RequestSample])
         (a, b) for a, b in pairs if (a.output_token_ids and b.output_token_ids) or (a.output_text and b.output_text)
     ]
     return sum(first_difference(a, b) is None for a, b in told), len(told)
-
-
-def phase_text(progress: Progress) -> str:
-    """Say in one line how far a phase has come."""
-    parts = [f"{progress.phase}: {progress.done}/{progress.total} requests"]
-    if progress.hit_rate is not None:
-        parts.append(f"hit rate {progress.hit_rate:.2f}")
-    if progress.ttft_p50_seconds is not None:
-        parts.append(f"TTFT p50 {format_seconds(progress.ttft_p50_seconds)}")
-    return ", ".join(parts)
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -112,23 +123,73 @@ def format_rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.2f}"
 
 
-def _row(measurement: Measurement, phase: PhaseResult, quantiles: tuple[float, ...]) -> PhaseRow:
-    meters = phase_meters(measurement, phase)
-    times = [s.ttft_seconds for s in phase.samples if s.ok and s.ttft_seconds is not None]
-    cold = next((p for p in measurement.phases if p.name == "cold"), None)
+def tier_hits(row: PhaseRow) -> str:
+    """Return the hit rate of the tiers, told apart where more than one served: ``0.97 (host 0.60, disk 0.37)``."""
+    text = format_rate(row.external_rate)
+    told = ", ".join(f"{tier} {rate:.2f}" for tier, rate in row.tier_rates.items())
+    return f"{text} ({told})" if len(row.tier_rates) > 1 else text
+
+
+def quantile_text(cell: QuantileCell, *, interval: bool) -> str:
+    """Return ``23.5 [23.2, 23.8] ms``; the slowest request with a star where n cannot carry the quantile."""
+    if cell.seconds is None:
+        return "-"
+    if not cell.enough:
+        return f"{format_seconds(cell.seconds)}*"
+    if not interval or cell.low is None or cell.high is None:
+        return format_seconds(cell.seconds)
+    factor, unit = (1000, "ms") if cell.high < 0.9995 else (1, "s")
+    low, mid, high = (f"{value * factor:.3g}" for value in (cell.low, cell.seconds, cell.high))
+    return f"{mid} [{low}, {high}] {unit}"
+
+
+def _row(arm: str, pieces: list[tuple[Measurement, PhaseResult]], quantiles: tuple[float, ...]) -> PhaseRow:
+    samples = [sample for _, phase in pieces for sample in phase.samples]
+    meters = phase_meters(pieces[0][0], *(phase for _, phase in pieces))
+    times = [s.ttft_seconds for s in samples if s.ok and s.ttft_seconds is not None]
     return PhaseRow(
-        arm=measurement.arm,
-        phase=phase.name,
-        n=len(phase.samples),
-        failed=sum(not s.ok for s in phase.samples),
+        arm=arm,
+        phase=pieces[0][1].name,
+        n=len(samples),
+        failed=sum(not s.ok for s in samples),
         device_rate=_rate(meters, "device"),
         external_rate=_rate(meters, "external"),
         tier_rates={tier: rate for tier in SPLIT_TIERS if (rate := _rate(meters, tier))},
         ttft=tuple(_cell(times, q) for q in quantiles),
         store_bytes=meters.store_bytes.value,
         load_bytes=meters.load_bytes.value,
-        same_output=None if cold is None or cold is phase else same_output(cold.samples, phase.samples),
-        complete=measurement.complete,
+        same_output=_same_as_cold(pieces),
+        complete=all(measurement.complete for measurement, _ in pieces),
+    )
+
+
+def _pieces(blocks: Iterable[Measurement], phase: str) -> list[tuple[Measurement, PhaseResult]]:
+    return [(block, found) for block in blocks for found in block.phases if found.name == phase]
+
+
+def _same_as_cold(pieces: Iterable[tuple[Measurement, PhaseResult]]) -> tuple[int, int] | None:
+    """Each block is compared with its own cold pass: sessions of different blocks are different prompts."""
+    equal = compared = 0
+    found = False
+    for measurement, phase in pieces:
+        cold = next((p for p in measurement.phases if p.name == "cold"), None)
+        if cold is None or cold is phase:
+            continue
+        found = True
+        same, told = same_output(cold.samples, phase.samples)
+        equal, compared = equal + same, compared + told
+    return (equal, compared) if found else None
+
+
+def _together(deltas: list[Delta]) -> Delta:
+    """Lay windows side by side: every question to a delta sums over the series that match."""
+    return Delta(
+        seconds=sum(delta.seconds for delta in deltas),
+        samples=tuple(sample for delta in deltas for sample in delta.samples),
+        families={name: kind for delta in deltas for name, kind in delta.families.items()},
+        resets=tuple(dict.fromkeys(text for delta in deltas for text in delta.resets)),
+        restarts=tuple(dict.fromkeys(text for delta in deltas for text in delta.restarts)),
+        vanished=tuple(dict.fromkeys(text for delta in deltas for text in delta.vanished)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_kvoffload.output.rows import PhaseRow, QuantileCell, format_bytes, format_rate, format_seconds
+from pytest_kvoffload.output.rows import PhaseRow, format_bytes, format_rate, quantile_text, tier_hits
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,8 +51,8 @@ def build_table(rows: Iterable[PhaseRow], *, width: int) -> Table:
             row.phase if row.complete else f"{row.phase} (interrupted)",
             f"{row.n}" if not row.failed else f"{row.n} ({row.failed} failed)",
             format_rate(row.device_rate),
-            _tier_hits(row),
-            *(_quantile(cell, interval=wide) for cell in row.ttft if cell.q in shown),
+            tier_hits(row),
+            *(quantile_text(cell, interval=wide) for cell in row.ttft if cell.q in shown),
             format_bytes(row.store_bytes, decimals=int(wide)),
             format_bytes(row.load_bytes, decimals=int(wide)),
             _same(row),
@@ -75,24 +75,6 @@ def footnotes(rows: Iterable[PhaseRow], *, width: int) -> list[str]:
     if any(value is None for row in rows for value in (row.external_rate, row.store_bytes)):
         notes.append("- the server does not expose it")
     return notes
-
-
-def _tier_hits(row: PhaseRow) -> str:
-    text = format_rate(row.external_rate)
-    told = ", ".join(f"{tier} {rate:.2f}" for tier, rate in row.tier_rates.items())
-    return f"{text} ({told})" if len(row.tier_rates) > 1 else text
-
-
-def _quantile(cell: QuantileCell, *, interval: bool) -> str:
-    if cell.seconds is None:
-        return "-"
-    if not cell.enough:
-        return f"{format_seconds(cell.seconds)}*"
-    if not interval or cell.low is None or cell.high is None:
-        return format_seconds(cell.seconds)
-    factor, unit = (1000, "ms") if cell.high < 0.9995 else (1, "s")
-    low, mid, high = (f"{value * factor:.3g}" for value in (cell.low, cell.seconds, cell.high))
-    return f"{mid} [{low}, {high}] {unit}"
 
 
 def _same(row: PhaseRow) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_kvoffload.errors import MissingExtraError
+from pytest_kvoffload.output.report.arms import ReportArm
 from pytest_kvoffload.output.report.text import one_line
-from pytest_kvoffload.records import Measurement, RequestSample
+from pytest_kvoffload.records import RequestSample
 from pytest_kvoffload.stats import quantile_interval
 
 BODY_POINTS = 400
@@ -29,7 +30,13 @@ class Point:
     n: int
     ttft_seconds: float
     begin_seconds: float
-    """When it was sent, since the measurement's first phase began."""
+    """When it was sent, since the arm's first phase began."""
+    block: int = 0
+    """Which of the arm's blocks it belongs to, from 0."""
+    blocks: int = 1
+    """How many blocks the arm has."""
+    seed: int = 0
+    """Of the block's workload: with phase, session and turn it names the request in every arm."""
 
     @property
     def slower_share(self) -> float:
@@ -63,51 +70,59 @@ class Band:
     high: float
 
 
-def arm_names(measurements: Sequence[Measurement]) -> list[str]:
-    """Return a harmless, distinct name of each measurement's arm."""
-    names: list[str] = []
-    for measurement in measurements:
-        base = one_line(measurement.arm, 40) or "(no name)"
-        count = 1
-        name = base
-        while name in names:
-            count += 1
-            name = f"{base} #{count}"
-        names.append(name)
-    return names
-
-
-def all_series(measurements: Sequence[Measurement]) -> list[Series]:
-    """Return one series a phase and arm, in the order of the measurements."""
-    phases = list(dict.fromkeys(phase.name for m in measurements for phase in m.phases))
+def all_series(arms: Sequence[ReportArm]) -> list[Series]:
+    """Return one series a phase and arm, in the order of the arms."""
+    phases = list(dict.fromkeys(name for arm in arms for name in arm.phase_names))
     found = []
-    for arm_index, (measurement, arm) in enumerate(zip(measurements, arm_names(measurements), strict=True)):
-        begin = 0.0
-        for phase in measurement.phases:
-            timed = [(s.ttft_seconds, s) for s in phase.samples if s.ok and s.ttft_seconds is not None]
-            timed.sort(key=lambda pair: pair[0])
-            points = tuple(
-                Point(
-                    sample=sample,
-                    rank=rank,
-                    n=len(timed),
-                    ttft_seconds=max(seconds, 1e-6),
-                    begin_seconds=begin + sample.sent_at_seconds,
-                )
-                for rank, (seconds, sample) in enumerate(timed, start=1)
-            )
+    for arm_index, arm in enumerate(arms):
+        begins = _begins(arm)
+        for name in arm.phase_names:
+            requests = [
+                (sample, block, begins[block, name])
+                for block, measurement in enumerate(arm.blocks)
+                for phase in measurement.phases
+                if phase.name == name
+                for sample in phase.samples
+            ]
             found.append(
                 Series(
-                    arm=arm,
-                    phase=one_line(phase.name, 40),
+                    arm=arm.name,
+                    phase=one_line(name, 40),
                     arm_index=arm_index,
-                    phase_index=phases.index(phase.name),
-                    points=points,
-                    failed=tuple(s for s in phase.samples if not s.ok),
+                    phase_index=phases.index(name),
+                    points=_points(arm, requests),
+                    failed=tuple(sample for sample, _, _ in requests if not sample.ok),
                 )
             )
+    return found
+
+
+def _begins(arm: ReportArm) -> dict[tuple[int, str], float]:
+    """When each phase of each block began: phases and blocks follow one another, without the pauses between them."""
+    found, begin = {}, 0.0
+    for block, measurement in enumerate(arm.blocks):
+        for phase in measurement.phases:
+            found[block, phase.name] = begin
             begin += phase.duration_seconds
     return found
+
+
+def _points(arm: ReportArm, requests: Iterable[tuple[RequestSample, int, float]]) -> tuple[Point, ...]:
+    timed = [(s.ttft_seconds, s, block, begin) for s, block, begin in requests if s.ok and s.ttft_seconds is not None]
+    timed.sort(key=lambda entry: entry[0])
+    return tuple(
+        Point(
+            sample=sample,
+            rank=rank,
+            n=len(timed),
+            ttft_seconds=max(seconds, 1e-6),
+            begin_seconds=begin + sample.sent_at_seconds,
+            block=block,
+            blocks=len(arm.blocks),
+            seed=arm.blocks[block].workload.seed,
+        )
+        for rank, (seconds, sample, block, begin) in enumerate(timed, start=1)
+    )
 
 
 def thin(points: Sequence[Point]) -> list[Point]:
@@ -140,15 +155,15 @@ def bands(points: Sequence[Point]) -> list[Band]:
 
 
 def pairs(reference: Iterable[Series], other: Iterable[Series]) -> list[tuple[Point, Point]]:
-    """Return the requests that both arms served (phase, session, turn, occurrence), slowest of ``other`` last."""
-    known: dict[tuple[str, int, int], list[Point]] = defaultdict(list)
+    """Return the requests that both arms served (phase, seed, session, turn, occurrence), slowest of ``other`` last."""
+    known: dict[tuple[str, int, int, int], list[Point]] = defaultdict(list)
     for series in reference:
         for point in _in_order(series):
-            known[series.phase, point.sample.session, point.sample.turn].append(point)
+            known[series.phase, point.seed, point.sample.session, point.sample.turn].append(point)
     found = []
     for series in other:
         for point in _in_order(series):
-            waiting = known.get((series.phase, point.sample.session, point.sample.turn))
+            waiting = known.get((series.phase, point.seed, point.sample.session, point.sample.turn))
             if waiting:
                 found.append((waiting.pop(0), point))
     found.sort(key=lambda pair: pair[1].ttft_seconds)
@@ -156,4 +171,4 @@ def pairs(reference: Iterable[Series], other: Iterable[Series]) -> list[tuple[Po
 
 
 def _in_order(series: Series) -> list[Point]:
-    return sorted(series.points, key=lambda point: point.sample.index)
+    return sorted(series.points, key=lambda point: (point.block, point.sample.index))

@@ -1,29 +1,23 @@
-"""The tables of the report: results, tail, tier, configuration and its differences, environment."""
+"""The tables of the report: results, what was judged, the tail, failed requests, use of the device cache."""
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean
 
-from pytest_kvoffload.engine.masking import mask_command, mask_environment, mask_value
-from pytest_kvoffload.metrics.readings import HistogramReading
-from pytest_kvoffload.output.report.series import Series, arm_names, tail
+from pytest_kvoffload.metrics import query
+from pytest_kvoffload.output.report.arms import ReportArm
+from pytest_kvoffload.output.report.document import CheckLine, Finding
+from pytest_kvoffload.output.report.series import Series, tail
 from pytest_kvoffload.output.report.text import one_line
-from pytest_kvoffload.output.rows import (
-    PhaseRow,
-    QuantileCell,
-    format_bytes,
-    format_rate,
-    format_seconds,
-    phase_meters,
-)
-from pytest_kvoffload.records import Measurement
+from pytest_kvoffload.output.rows import PhaseRow, format_bytes, format_rate, format_seconds, quantile_text, tier_hits
 
 TAIL_ROWS = 40
 """Slowest requests of a phase and arm that the table lists; the slowest hundredth where that is less."""
 FAILED_ROWS = 20
+USAGE = {"vllm:kv_cache_usage_perc": "device", "vllm:kv_offload_cpu_cache_usage_perc": "host tier (pinned)"}
+"""Gauges of vLLM, shares in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +37,7 @@ def results(rows: Sequence[PhaseRow]) -> Table:
             *("arm", "phase", "n", "device hits", "tier hits"),
             *(f"TTFT p{cell.q * 100:g}" for cell in quantiles),
             *("stored", "loaded", "same output"),
+            *(("verdict",) if any(row.verdict for row in rows) else ()),
         ),
         rows=tuple(
             (
@@ -50,11 +45,12 @@ def results(rows: Sequence[PhaseRow]) -> Table:
                 one_line(row.phase, 40) + ("" if row.complete else " (interrupted)"),
                 f"{row.n}" + (f" ({row.failed} failed)" if row.failed else ""),
                 format_rate(row.device_rate),
-                format_rate(row.external_rate),
-                *(_cell(cell) for cell in row.ttft),
+                tier_hits(row),
+                *(quantile_text(cell, interval=True) for cell in row.ttft),
                 format_bytes(row.store_bytes),
                 format_bytes(row.load_bytes),
                 "" if row.same_output is None else f"{row.same_output[0]}/{row.same_output[1]}",
+                *((row.verdict,) if any(other.verdict for other in rows) else ()),
             )
             for row in rows
         ),
@@ -66,6 +62,7 @@ def results(rows: Sequence[PhaseRow]) -> Table:
 def slow_requests(series: Sequence[Series]) -> Table:
     """The tail of every phase and arm, slowest first, and the requests that failed."""
     rows, cut = [], 0
+    blocks = any(p.blocks > 1 for s in series for p in s.points[:1])
     for s in series:
         found = tail(s.points, TAIL_ROWS)
         cut += max(0, -(-len(s.points) // 100) - TAIL_ROWS)
@@ -75,6 +72,7 @@ def slow_requests(series: Sequence[Series]) -> Table:
                     s.arm,
                     s.phase,
                     format_seconds(p.ttft_seconds),
+                    *((str(p.block),) if blocks else ()),
                     str(p.sample.session),
                     str(p.sample.turn),
                     str(p.sample.prefix_tokens),
@@ -86,7 +84,8 @@ def slow_requests(series: Sequence[Series]) -> Table:
     note = "The slowest hundredth of each phase (at least 5 requests); sent at: since the phase began."
     if cut:
         note += f" {cut} more requests of the slowest hundredths are not listed: {TAIL_ROWS} of a phase are."
-    columns = ("arm", "phase", "TTFT", "session", "turn", "prefix tokens", "cached tokens", "sent at", "rank")
+    named = ("arm", "phase", "TTFT", *(("block",) if blocks else ()), "session", "turn")
+    columns = (*named, "prefix tokens", "cached tokens", "sent at", "rank")
     return Table(columns=columns, rows=tuple(rows), note=note)
 
 
@@ -106,122 +105,79 @@ def failed_requests(series: Sequence[Series]) -> Table | None:
     return Table(columns=("arm", "phase", "session", "turn", "status", "error"), rows=tuple(rows), note=note)
 
 
-def delays(measurements: Sequence[Measurement]) -> Table | None:
-    """Lookup and transfer times where a server tells them; ``None`` when none does."""
+def judged(findings: Sequence[Finding]) -> Table | None:
+    """Numbers of what was judged; ``None`` where nothing has any."""
     rows = []
-    for measurement, arm in zip(measurements, arm_names(measurements), strict=True):
-        for phase in measurement.phases:
-            meters = phase_meters(measurement, phase)
-            for how, found in (("sync", meters.lookup_sync), ("async", meters.lookup_async)):
-                for tier, reading in found.items():
-                    if reading.count:
-                        rows.append((arm, one_line(phase.name, 40), f"lookup, {how}", tier, *_histogram(reading)))
-            for what, seconds, rate in (
-                ("store", meters.store_seconds, meters.store_bandwidth),
-                ("load", meters.load_seconds, meters.load_bandwidth),
-            ):
-                if seconds.value:
-                    speed = "-" if rate.value is None else f"{format_bytes(rate.value)}/s"
-                    rows.append(
-                        (
-                            arm,
-                            one_line(phase.name, 40),
-                            what,
-                            "device and tier",
-                            "-",
-                            format_seconds(seconds.value),
-                            speed,
-                        )
-                    )
+    for finding in findings:
+        found = finding.tail
+        if found is None:
+            continue
+        rows.append(
+            (
+                one_line(finding.name),
+                finding.outcome,
+                format_seconds(found.reference_seconds),
+                format_seconds(found.candidate_seconds),
+                f"{_ratio(found.ratio)} [{_ratio(found.low)}, {_ratio(found.high)}]",
+                f"{1 + found.margin:.3f}",
+                str(found.n),
+                f"{found.p_value:.2g}",
+            )
+        )
     if not rows:
         return None
     return Table(
-        columns=("arm", "phase", "what", "tier", "count", "total", "mean or bandwidth"),
+        columns=("what", "outcome", "reference", "candidate", "ratio", "allowed", "n", "p"),
         rows=tuple(rows),
-        note="As the server's own metrics say; transfers may overlap, so that totals can exceed the time that passed.",
+        note="ratio: candidate over reference, with its interval; p: of the test that it is slower by more than the "
+        "margin; n: requests per arm.",
     )
 
 
-def configuration(measurement: Measurement) -> dict[str, str]:
-    """Return what defines an arm, key by key, as text."""
-    server, connector = measurement.server, measurement.connector
-    transfer = mask_value(server.kv_transfer_config)
-    found = {
-        "connector kind": connector.kind,
-        **{f"connector {key}": _plain(mask_value(value, name=key)) for key, value in connector.options.items()},
-        "connector args": shlex.join(mask_command(connector.args)),
-        **{f"connector env {key}": value for key, value in mask_environment(connector.env).items()},
-        "kv-transfer-config": json.dumps(transfer, indent=1, sort_keys=True, default=str)
-        if transfer is not None
-        else "none"
-        if connector.kind == "recompute"
-        else "not told",
-        "model": server.model,
-        "engine": server.engine_kind,
-        "vLLM": server.vllm_version or "not told",
-        "max model length": _number(server.max_model_len, "tokens"),
-        "block size": _number(server.block_size_tokens, "tokens"),
-        "device cache": _number(server.device_cache_tokens, "tokens"),
-        **{f"server env {key}": value for key, value in mask_environment(server.environment).items()},
-    }
-    for name in type(measurement.workload).__dataclass_fields__:
-        found[f"workload {name}"] = _plain(getattr(measurement.workload, name))
-    return {key: value for key, value in found.items() if value}
-
-
-def difference(measurements: Sequence[Measurement]) -> Table | None:
-    """What differs between the arms; ``None`` with one arm."""
-    if len(measurements) < 2:
+def checks(found: Sequence[CheckLine]) -> Table | None:
+    """What was looked at before the boots, what needs attention first; ``None`` where nothing was recorded."""
+    if not found:
         return None
-    found = [configuration(m) for m in measurements]
-    keys = list(dict.fromkeys(key for part in found for key in part))
-    rows = tuple(
-        (key, *(part.get(key, "-") for part in found))
-        for key in keys
-        if len({part.get(key, "-") for part in found}) > 1
+    order = ("error", "fail", "warning", "warn")
+    ranked = sorted(found, key=lambda line: order.index(line.outcome) if line.outcome in order else len(order))
+    return Table(
+        columns=("arm", "what", "check", "outcome", "what was seen"),
+        rows=tuple((one_line(c.arm, 40), c.kind, one_line(c.name), c.outcome, c.text) for c in ranked),
     )
-    note = "" if rows else "Nothing differs."
-    return Table(columns=("setting", *arm_names(measurements)), rows=rows, note=note)
 
 
-def environment(measurements: Sequence[Measurement]) -> Table:
-    """Versions and machine, a column an arm; equal columns are joined."""
-    names = arm_names(measurements)
-    found = [dict(m.environment) for m in measurements]
-    if len({json.dumps(part, sort_keys=True) for part in found}) == 1:
-        names, found = ["all arms" if len(names) > 1 else names[0]], found[:1]
-    keys = list(dict.fromkeys(key for part in found for key in part))
-    return Table(columns=("", *names), rows=tuple((key, *(part.get(key, "-") for part in found)) for key in keys))
+def device_usage(arms: Sequence[ReportArm]) -> Table | None:
+    """Share of the caches in use when each phase began and ended; ``None`` where no server tells."""
+    rows = []
+    for arm in arms:
+        for phase in arm.phase_names:
+            for metric, what in USAGE.items():
+                found = [s for _, p in arm.pieces(phase) for s in query.series(p.delta, metric)]
+                if not found:
+                    continue
+                before = [s.before for s in found if s.before is not None]
+                after = [s.after for s in found]
+                capacity = arm.first.server.device_cache_tokens if what == "device" else None
+                rows.append(
+                    (
+                        arm.name,
+                        one_line(phase, 40),
+                        what,
+                        f"{mean(before):.3f}" if before else "-",
+                        f"{mean(after):.3f}",
+                        "-" if capacity is None else f"{capacity} tokens",
+                    )
+                )
+    if not rows:
+        return None
+    return Table(
+        columns=("arm", "phase", "cache", "when it began", "when it ended", "capacity"),
+        rows=tuple(rows),
+        note="Share in use by requests at the two moments when the metrics were read: no request runs then, so that "
+        "what is merely kept for reuse does not count and 0 is the usual value. Nothing is read during a phase, for a "
+        "scrape would hold up the very requests that are timed.",
+    )
 
 
-def server_command(measurement: Measurement) -> str:
-    """Return the command that boots the arm's server again, secrets masked; empty for an attached one."""
-    server = measurement.server
-    if not server.command:
-        return ""
-    env = [f"{key}={value}" for key, value in mask_environment(server.environment).items()]
-    return shlex.join([*(["env", *env] if env else []), *mask_command(server.command)])
-
-
-def _cell(cell: QuantileCell) -> str:
-    text = format_seconds(cell.seconds)
-    if cell.seconds is not None and not cell.enough:
-        return f"{text}*"
-    if cell.low is None or cell.high is None:
-        return text
-    return f"{text} [{format_seconds(cell.low)}, {format_seconds(cell.high)}]"
-
-
-def _histogram(reading: HistogramReading) -> tuple[str, str, str]:
-    histogram = reading.histogram
-    if histogram is None:
-        return "-", "-", "-"
-    return f"{histogram.count:g}", format_seconds(histogram.sum), format_seconds(histogram.mean)
-
-
-def _number(value: int | None, unit: str) -> str:
-    return "not told" if value is None else f"{value} {unit}"
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+def _ratio(value: float | None) -> str:
+    return "no bound" if value is None else f"{value:.3f}"

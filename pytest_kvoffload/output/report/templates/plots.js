@@ -20,9 +20,27 @@
     }
   }
 
+  // Bokeh draws into shadow trees that say nothing to a screen reader: name the picture and the buttons there.
+  function speak(plot) {
+    function visit(root) {
+      for (const part of root.querySelectorAll("*")) {
+        if (part.classList.contains("bk-events")) {
+          part.setAttribute("role", "img");
+          part.setAttribute("aria-label", plot.dataset.title + ". " + plot.dataset.words);
+        } else if (part.tabIndex >= 0 && part.title) {
+          part.setAttribute("role", "button");
+          part.setAttribute("aria-label", part.title);
+        }
+        if (part.shadowRoot) visit(part.shadowRoot);
+      }
+    }
+    visit(plot);
+  }
+
   const items = JSON.parse(document.getElementById("items").textContent);
   Promise.all(items.map(function (item) { return Bokeh.embed.embed_item(item, item.target_id); })).then(function () {
     paint();
+    document.querySelectorAll(".plot").forEach(speak);
     dark.addEventListener("change", paint);
     document.documentElement.dataset.drawn = String(items.length);
   });
