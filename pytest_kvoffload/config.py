@@ -193,9 +193,42 @@ def _connectors(data: Mapping[str, Any], source: str | None) -> Mapping[str, Con
         found[name] = override(
             ConnectorConfig(name=name, kind="recompute", options=options), fixed, section=section, source=source
         )
+    found = {name: _with_members(connector, found, source) for name, connector in found.items()}
     if not found:
         raise ConfigError(section="connectors", got="an empty table", expected="at least one connector", source=source)
     return found
+
+
+def _with_members(
+    connector: ConnectorConfig, known: Mapping[str, ConnectorConfig], source: str | None
+) -> ConnectorConfig:
+    """Put the tables in place of the names that a connector of kind ``multi`` lists, so that it stands alone."""
+    listed = connector.options.get("connectors")
+    if connector.kind != "multi" or not isinstance(listed, list):
+        return connector
+    members: list[Any] = []
+    args, env = list(connector.args), dict(connector.env)
+    for name in listed:
+        if not isinstance(name, str):
+            members.append(name)
+            continue
+        if name not in known:
+            others = [other for other in known if other != connector.name]
+            raise ConfigError(
+                section=f"connectors.{connector.name}",
+                key="connectors",
+                got=repr(name),
+                expected=f"a table, or one of {', '.join(others)}",
+                source=source,
+                hint=did_you_mean(name, others),
+            )
+        member = known[name]
+        members.append({"kind": member.kind, **member.options})
+        args += member.args
+        env = {**member.env, **env}
+    return dataclasses.replace(
+        connector, options={**connector.options, "connectors": members}, args=tuple(args), env=env
+    )
 
 
 def _check_workload(workload: WorkloadConfig, source: str | None) -> None:

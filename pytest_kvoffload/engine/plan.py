@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kvoffload.engine.connectors import LaunchContext, LaunchParts, connector_argv
+from pytest_kvoffload.engine.connectors.flags import flag_value
 from pytest_kvoffload.engine.interpreter import Interpreter, inspect_interpreter
 from pytest_kvoffload.errors import ConfigError, EngineError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
@@ -69,9 +70,7 @@ def make_plan(
         ProvisionError: the managed engine or the test model could not be made.
     """
     # The connector first: a typing mistake should not cost an installation.
-    dry = connector_argv(
-        connector, engine=engine, server_version=None, cpu_platform=None if engine.kind == "cpu" else True
-    )
+    dry = _dry(connector, engine)
     user_env = {**engine.env, **connector.env}
     if engine.kind == "cpu":
         from pytest_kvoffload.engine.provision import ensure_engine
@@ -90,6 +89,7 @@ def make_plan(
         context=LaunchContext(
             cpu_platform=cpu_platform,
             server_version=interpreter.vllm_version,
+            lmcache_version=interpreter.lmcache_version,
             python=str(interpreter.python),
             scratch=scratch,
             port=port,
@@ -97,8 +97,8 @@ def make_plan(
     )
     path, generated = _model_path(model, interpreter, progress)
     words = (*engine.args, *parts.args)
-    served = _flag_value(words, "--served-model-name") or model.served_name or (TINY_NAME if generated else path)
-    host = _flag_value(words, "--host") or "127.0.0.1"
+    served = flag_value(words, "--served-model-name") or model.served_name or (TINY_NAME if generated else path)
+    host = flag_value(words, "--host") or "127.0.0.1"
     args = ["--model", path, "--served-model-name", served, "--host", host, "--enable-prompt-tokens-details"]
     length = engine.max_model_len or (TINY_MAX_MODEL_LEN if generated else None)
     if length is not None:
@@ -121,13 +121,28 @@ def make_plan(
             parts,
             cpu_platform=cpu_platform,
             generated=generated,
-            several_ranks=any(_flag_value(words, flag) not in (None, "1") for flag in RANK_FLAGS),
+            several_ranks=any(flag_value(words, flag) not in (None, "1") for flag in RANK_FLAGS),
         ),
         parts=parts,
         host="127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host,
         fixed_port=_fixed_port(words),
         cpu_platform=cpu_platform,
     )
+
+
+def _dry(connector: ConnectorConfig, engine: EngineConfig) -> LaunchParts:
+    """Validate the connector before anything is known of the interpreter: a local vLLM may be of either platform."""
+    try:
+        return connector_argv(
+            connector, engine=engine, server_version=None, cpu_platform=None if engine.kind == "cpu" else True
+        )
+    except ConfigError as error:
+        if engine.kind == "cpu":
+            raise
+        try:
+            return connector_argv(connector, engine=engine, server_version=None, cpu_platform=False)
+        except ConfigError:
+            raise error from None
 
 
 def _compute_cores() -> str:
@@ -183,19 +198,8 @@ def _model_path(model: ModelConfig, interpreter: Interpreter, progress: Callable
     return str(path.absolute()), False
 
 
-def _flag_value(words: tuple[str, ...], flag: str) -> str | None:
-    """The last value of a flag, in both spellings; ``None`` when it is not there."""
-    value = None
-    for index, word in enumerate(words):
-        if word == flag and index + 1 < len(words):
-            value = words[index + 1]
-        elif word.startswith(f"{flag}="):
-            value = word.partition("=")[2]
-    return value
-
-
 def _fixed_port(words: tuple[str, ...]) -> int | None:
-    text = _flag_value(words, "--port")
+    text = flag_value(words, "--port")
     if text is None:
         return None
     if not text.isdigit() or not 0 < int(text) < 65536:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Mapping
+from typing import Any
 
 from pytest_kvoffload.engine.connectors.cpu_platform import (
+    LMCACHE_MODULE,
     SPEC_MODULE,
     extra_config,
     inside_dir,
@@ -13,6 +17,7 @@ from pytest_kvoffload.engine.connectors.cpu_platform import (
     native_size_flag,
     with_cpu_spec,
 )
+from pytest_kvoffload.engine.connectors.flags import flag_number
 from pytest_kvoffload.engine.connectors.interface import LaunchContext, LaunchParts
 from pytest_kvoffload.engine.connectors.registry import find_kind
 from pytest_kvoffload.engine.options import OptionReader
@@ -48,12 +53,15 @@ def connector_argv(
         cpu_platform=engine.kind == "cpu" if cpu_platform is None else cpu_platform,
         server_version=server_version,
         words=words,
+        env={**os.environ, **engine.env, **connector.env},
+        max_model_len=engine.max_model_len or flag_number(words, "--max-model-len"),
     )
     kind = find_kind(connector)
     parts = kind.build(OptionReader(f"connectors.{connector.name}", connector.options), context)
     config = None if parts.kv_transfer_config is None else dict(parts.kv_transfer_config)
     notes = list(parts.notes)
-    env = {**parts.env, **connector.env}
+    # What the user sets, for the engine or the connector, wins over what the kind would set.
+    env = {**parts.env, **{name: engine.env[name] for name in parts.env if name in engine.env}, **connector.env}
     if config is None and context.cpu_platform and native_size_flag((*words, *parts.args)):
         # vLLM fills in connector, role and size from the flag and keeps our extra keys.
         config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
@@ -62,7 +70,7 @@ def connector_argv(
             config, added = with_cpu_spec(config)
             if connector.kind == "raw":  # the other kinds never promised vLLM's own spec
                 notes += added
-            if added or extra_config(config).get("spec_module_path") == SPEC_MODULE:
+            if added or _names_a_module_of_ours(config):
                 env["PYTHONPATH"] = joined_path(str(inside_dir()), env.get("PYTHONPATH"))
         if engine_id and "kv_connector" in config and "engine_id" not in config:
             config = {**config, "engine_id": engine_id}
@@ -73,6 +81,17 @@ def connector_argv(
         env=env,
         kv_transfer_config=config,
         notes=tuple(notes),
+    )
+
+
+def _names_a_module_of_ours(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration, or a child of a MultiConnector, names a module of engine/inside."""
+    extra = extra_config(config)
+    if extra.get("spec_module_path") == SPEC_MODULE or config.get("kv_connector_module_path") == LMCACHE_MODULE:
+        return True
+    children = extra.get("connectors") if config.get("kv_connector") == "MultiConnector" else None
+    return isinstance(children, list) and any(
+        isinstance(child, Mapping) and _names_a_module_of_ours(child) for child in children
     )
 
 

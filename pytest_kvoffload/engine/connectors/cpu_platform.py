@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 SPEC_MODULE = "kvoffload_cpu_spec"
+LMCACHE_MODULE = "kvoffload_lmcache_connector"
+"""Gives LMCache's in-process mode, which has no connector for the CPU platform, one."""
 HOST_SPEC = "KVOffloadHostSpec"
 TIERING_SPEC = "KVOffloadTieringSpec"
 VLLM_HOST_SPEC, VLLM_TIERING_SPEC = "CPUOffloadingSpec", "TieringOffloadingSpec"

@@ -48,6 +48,10 @@ class LaunchParts:
     """How the tier is emptied where vLLM's own reset does not do it."""
     salted: bool = True
     """Whether the tier's keys depend on a request's cache salt, so that a fresh salt can never hit."""
+    chunk_tokens: int | None = None
+    """Tokens of one chunk, where vLLM's own configuration does not tell them."""
+    fresh_dirs: Mapping[str, str] = field(default_factory=dict)
+    """Environment variable to the name of a directory: made empty for each start of the server, removed after it."""
     packages: tuple[str, ...] = ()
     """Extras of the engine catalog (``lmcache``, ``nixl``) that a managed engine must have."""
 
@@ -62,6 +66,8 @@ class LaunchContext:
 
     cpu_platform: bool
     server_version: str | None
+    lmcache_version: str | None = None
+    """Version of LMCache beside that vLLM; ``None`` when it is not known or not installed."""
     python: str = "python"
     """The engine's interpreter."""
     scratch: Path = Path("scratch")
@@ -70,6 +76,10 @@ class LaunchContext:
     """A free port on 127.0.0.1 by name; the same name gives the same port, after a restart of the server too."""
     words: tuple[str, ...] = ()
     """All arguments of the user's: the engine's, then the connector's."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The user's environment for the server: this process's, the engine's, then the connector's."""
+    max_model_len: int | None = None
+    """The longest prompt with its answer, tokens, where the user gave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from pytest_kvoffload.engine.connectors.cpu_platform import VLLM_TIERING_SPEC
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
-from pytest_kvoffload.engine.options import OptionReader
+from pytest_kvoffload.engine.connectors.tiers import read_tiers
+from pytest_kvoffload.engine.options import GIB, OptionReader
 from pytest_kvoffload.errors import did_you_mean
 
 _HOST_KEYS = (
@@ -57,22 +58,34 @@ def _host_extra(options: OptionReader, context: LaunchContext) -> dict[str, Any]
 
 
 def _native(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(_HOST_KEYS, hint="; extra_config = {...} passes any other key to vLLM unchecked")
-    return _offloading(_host_extra(options, context))
+    options.only((*_HOST_KEYS, "via"), hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    via = options.text("via") or "config"
+    if via not in ("config", "flag"):
+        raise options.fail(
+            "via",
+            "'config' (--kv-transfer-config) or 'flag' (--kv-offloading-size)",
+            got=via,
+            hint=did_you_mean(via, ("config", "flag")),
+        )
+    extra = _host_extra(options, context)
+    if via == "config":
+        return _offloading(extra)
+    # vLLM fills in connector, role and size from the flag, and keeps the other keys of the extra configuration.
+    size = extra.pop("cpu_bytes_to_use")
+    if not isinstance(size, int):
+        raise options.fail("extra_config", "no cpu_bytes_to_use beside via = 'flag': the flag overwrites it")
+    args = ("--kv-offloading-size", repr(size / GIB))
+    return dataclasses.replace(_offloading(extra), args=args) if extra else LaunchParts(args=args)
 
 
 def _tiering(options: OptionReader, context: LaunchContext) -> LaunchParts:
     options.only((*_HOST_KEYS, "secondary_tiers"), hint="; extra_config = {...} passes any other key to vLLM unchecked")
-    tiers = options.options.get("secondary_tiers")
-    if not isinstance(tiers, list | tuple) or not tiers:
-        raise options.fail("secondary_tiers", "a non-empty list of tables, each with a type", got=tiers)
-    for tier in tiers:
-        if not isinstance(tier, Mapping) or not isinstance(tier.get("type"), str):
-            raise options.fail("secondary_tiers", "tables, each with a type (fs, obj, p2p ...)", got=tier)
     if (options.integer("store_threshold", at_least=0) or 0) >= 2:
         raise options.fail("store_threshold", "0 or 1: vLLM's tiering refuses a threshold of 2 or more")
+    tiers = read_tiers(options, context)
     extra = _host_extra(options, context)
-    return _offloading({"spec_name": VLLM_TIERING_SPEC, **extra, "secondary_tiers": [dict(tier) for tier in tiers]})
+    made = _offloading({"spec_name": VLLM_TIERING_SPEC, **extra, "secondary_tiers": tiers.entries})
+    return dataclasses.replace(made, env=tiers.env, packages=tiers.packages, notes=tuple(tiers.notes))
 
 
 def _offloading(extra: dict[str, Any]) -> LaunchParts:
@@ -85,7 +98,9 @@ def _offloading(extra: dict[str, Any]) -> LaunchParts:
     )
 
 
-NATIVE = ConnectorKind(name="native", summary="OffloadingConnector with a host tier", options=_HOST_KEYS, build=_native)
+NATIVE = ConnectorKind(
+    name="native", summary="OffloadingConnector with a host tier", options=(*_HOST_KEYS, "via"), build=_native
+)
 TIERING = ConnectorKind(
     name="tiering",
     summary="OffloadingConnector with a host tier and secondary tiers (fs, obj ...)",

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pytest_kvoffload.engine.connectors.example import EXAMPLE
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind
+from pytest_kvoffload.engine.connectors.lmcache_inprocess import LMCACHE_INPROCESS
+from pytest_kvoffload.engine.connectors.lmcache_mp import LMCACHE_MP
+from pytest_kvoffload.engine.connectors.multi import MULTI
 from pytest_kvoffload.engine.connectors.offloading import NATIVE, TIERING
 from pytest_kvoffload.engine.connectors.plain import RAW, RECOMPUTE
+from pytest_kvoffload.engine.connectors.simple_cpu import SIMPLE_CPU
 from pytest_kvoffload.errors import ConfigError, did_you_mean
 from pytest_kvoffload.records import ConnectorConfig
 
@@ -18,6 +23,11 @@ KINDS: Mapping[str, ConnectorKind] = MappingProxyType(
             RECOMPUTE,
             NATIVE,
             TIERING,
+            SIMPLE_CPU,
+            EXAMPLE,
+            MULTI,
+            LMCACHE_MP,
+            LMCACHE_INPROCESS,
             RAW,
         )
     }

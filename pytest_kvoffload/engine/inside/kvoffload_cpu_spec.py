@@ -1,7 +1,8 @@
 """Offload specs that let vLLM's own OffloadingConnector run on vLLM's CPU backend.
 
 Only this folder goes on PYTHONPATH, and vLLM imports this module in its API server, its engine core and every worker:
-it depends on vLLM, torch and numpy alone. Named by ``spec_name`` and ``spec_module_path`` in the extra configuration.
+it depends on vLLM, torch, numpy and what else lies there. Named by ``spec_name`` and ``spec_module_path`` in the extra
+configuration.
 
 Scheduler, manager, eviction, tiers and metrics are vLLM's. What differs is the worker: vLLM's copies with CUDA, this
 one with plain memory copies. It can also model a slower link between device and tier:
@@ -18,6 +19,7 @@ passes ``expedited`` to loads.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +32,9 @@ try:
     from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
     from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
     from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+    # Before vLLM's object tier imports nixl. It lies beside this file.
+    importlib.import_module("kvoffload_nixl").prefer_loadable()
 except ModuleNotFoundError as error:  # pragma: no cover - seen only where the link model alone is tested
     if error.name not in ("torch", "numpy", "vllm"):
         raise

@@ -1,0 +1,59 @@
+"""vLLM's ExampleConnector: whole prompts in files, for debugging."""
+
+from __future__ import annotations
+
+from pytest_kvoffload.engine.connectors.flags import flag_number
+from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts, TierClear
+from pytest_kvoffload.engine.options import OptionReader
+
+_OPTIONS = ("shared_storage_path", "clear", "extra_config")
+_FLAG = "--max-num-batched-tokens"
+_DEFAULT_MODEL_LEN = 8192
+
+
+def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
+    options.only(_OPTIONS, hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    given, clear = options.text("shared_storage_path"), options.boolean("clear")
+    if clear is False and given is None:
+        raise options.fail("clear", "shared_storage_path beside it: a directory of this boot alone is always cleared")
+    path = given or str(context.scratch / "example")
+    # Keys are hashes of the prompt's tokens and nothing else (example_connector.py, 0.26.0 to 0.33.0): no cache salt
+    # keeps an older run's files from being hits, so the directory itself must be emptied, and it must be ours to empty.
+    clears = (TierClear(action="empty_directory", target=path),) if given is None or clear else ()
+    extra = {"shared_storage_path": path, **options.mapping("extra_config")}
+    args, notes = _batched_tokens(options, context)
+    return LaunchParts(
+        args=args,
+        kv_transfer_config={
+            "kv_connector": "ExampleConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": extra,
+        },
+        clears=clears,
+        salted=False,
+        notes=notes,
+    )
+
+
+def _batched_tokens(options: OptionReader, context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A prompt must be computed in one step: the connector saves what the first step computed as the whole prompt."""
+    least = context.max_model_len or _DEFAULT_MODEL_LEN
+    asked = flag_number(context.words, _FLAG)
+    if asked is None:
+        why = "the ExampleConnector saves a prompt in the step that begins it, so no prompt may be computed in pieces"
+        return (_FLAG, str(least)), (f"{_FLAG} {least} was added: {why}",)
+    if context.max_model_len is not None and asked < least:
+        raise options.fail(
+            None,
+            f"{_FLAG} of at least max_model_len ({least}), or none: this connector saves a prompt that is computed in "
+            f"pieces wrongly, and {asked} were asked for",
+        )
+    return (), ()
+
+
+EXAMPLE = ConnectorKind(
+    name="example",
+    summary="ExampleConnector: whole prompts in files, for debugging",
+    options=_OPTIONS,
+    build=_build,
+)

@@ -1,0 +1,79 @@
+"""vLLM's MultiConnector: several connectors at once; it saves to all and loads from the first that has a hit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
+from pytest_kvoffload.engine.options import OptionReader
+from pytest_kvoffload.records import ConnectorConfig
+
+_OPTIONS = ("connectors",)
+
+
+def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
+    from pytest_kvoffload.engine.connectors.registry import find_kind  # the registry knows this kind too
+
+    options.only(_OPTIONS)
+    listed = options.options.get("connectors")
+    if not isinstance(listed, list | tuple) or len(listed) < 2:
+        raise options.fail(
+            "connectors", "a list of at least two: names of connectors of this file, or tables with a kind", got=listed
+        )
+    children: list[LaunchParts] = []
+    for index, child in enumerate(listed):
+        section = f"{options.section}.connectors[{index}]"
+        if isinstance(child, str):
+            raise options.fail(
+                "connectors", "names of connectors of the same configuration file, or tables with a kind", got=child
+            )
+        if not isinstance(child, Mapping) or not isinstance(child.get("kind"), str):
+            raise options.fail("connectors", "tables, each with a kind", got=child)
+        kind = find_kind(ConnectorConfig(name=section.removeprefix("connectors."), kind=child["kind"]))
+        reader = OptionReader(section, {key: value for key, value in child.items() if key != "kind"})
+        if kind.name == "multi":
+            raise reader.fail("kind", "any kind but multi: a MultiConnector does not nest", got="multi")
+        made = kind.build(reader, context)
+        if made.kv_transfer_config is None or "kv_connector" not in made.kv_transfer_config:
+            raise reader.fail("kind", "a connector with a --kv-transfer-config of its own", got=child["kind"])
+        if "engine_id" in made.kv_transfer_config:
+            raise reader.fail("engine_id", "no engine_id in a child: vLLM gives it the parent's")
+        if "--kv-offloading-size" in made.args:
+            raise reader.fail("via", "'config': the flag replaces the whole MultiConnector", got="flag")
+        children.append(made)
+    return _joined(children)
+
+
+def _joined(children: list[LaunchParts]) -> LaunchParts:
+    env: dict[str, str] = {}
+    notes: list[str] = []
+    for child in children:
+        env.update(child.env)
+        notes += [note for note in child.notes if note not in notes]
+    # One child that can be neither salted nor cleared keeps the whole from being cold.
+    warm = any(not child.salted and not child.clears for child in children)
+    configs: list[Any] = [dict(child.kv_transfer_config or {}) for child in children]
+    return LaunchParts(
+        args=tuple(word for child in children for word in child.args),
+        env=env,
+        kv_transfer_config={
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"connectors": configs},
+        },
+        notes=tuple(notes),
+        helpers=tuple(helper for child in children for helper in child.helpers),
+        metrics_urls=tuple(dict.fromkeys(url for child in children for url in child.metrics_urls)),
+        clears=() if warm else tuple(clear for child in children for clear in child.clears),
+        salted=all(child.salted for child in children),
+        packages=tuple(sorted({package for child in children for package in child.packages})),
+    )
+
+
+MULTI = ConnectorKind(
+    name="multi",
+    summary="MultiConnector: several connectors of the configuration at once",
+    options=_OPTIONS,
+    build=_build,
+)
