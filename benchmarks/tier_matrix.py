@@ -104,7 +104,11 @@ ROWS: tuple[Row, ...] = (
     Row("LMCache in-process, lm://", "lmcache_inprocess", lambda p: {"remote": "lm", "local_cpu": False}),
     Row("LMCache in-process, redis", "lmcache_inprocess", lambda p: {"remote": "redis", "local_cpu": False}),
     Row("ExampleConnector", "example"),
-    Row("MultiConnector", "multi", lambda p: {}),
+    Row(
+        "MultiConnector: native, LMCache MP",
+        "multi",
+        lambda p: {"connectors": [{"kind": "native", "size_gib": 0.05}, {"kind": "lmcache_mp", "l1_size_gb": 0.2}]},
+    ),
 )
 
 
