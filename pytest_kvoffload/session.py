@@ -168,8 +168,25 @@ class RunSession:
         self._refuse_known_failure(key)
         self._make_room()
         if self._before_boot is not None:
-            self._before_boot(arm)
+            self.progress.line(f"{arm.name}: checking before the boot")
+            try:
+                self._before_boot(arm)
+            finally:
+                self.progress.clear()
         return self._boot(arm)
+
+    def _server_with_empty_tier(self, arm: Arm) -> RunningServer:
+        """Return the arm's server; a new one where a tier that cannot be emptied may hold something."""
+        from pytest_kvoffload.probe import is_new
+
+        server = self.server(arm)
+        if not any(clear.action == "new_server" for clear in server.info.clears) or is_new(server.info):
+            return server
+        self.progress.line(f"{arm.name}: its tier cannot be emptied, so a new server is booted")
+        server.stop()
+        self._own.pop(arm.key, None)
+        (self._server_dir(arm.key) / "server.json").unlink(missing_ok=True)
+        return self.server(arm)
 
     def _restart(self, arm: Arm) -> RunningServer:
         """Stop the arm's server and boot it again; the processes beside it, which may hold the tier, live on."""
@@ -186,6 +203,7 @@ class RunSession:
 
         key = arm.key
         record = self._server_dir(key) / "server.json"
+        self.progress.line(f"{arm.name}: starting vLLM")
         try:
             server = engine_room.boot(
                 engine=arm.engine,
@@ -227,7 +245,7 @@ class RunSession:
                 measurement = measurement_from_json(path.read_bytes())
                 if measurement.complete:
                     return measurement
-            server = self.server(arm)
+            server = self._server_with_empty_tier(arm)
             try:
                 measurement = probe.measure(
                     server,

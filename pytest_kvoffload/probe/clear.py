@@ -7,23 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_kvoffload.errors import WorkloadError
+from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.records import ServerInfo, TierClear
 from pytest_kvoffload.workload.http import post
 
 _TIMEOUT_SECONDS = 60.0
 
 
-def clear_tier(clears: Sequence[TierClear]) -> None:
-    """Empty a tier in every way that its connector named.
+def clear_tier(info: ServerInfo) -> None:
+    """Empty a server's tier in every way that its connector named.
 
     Raises:
         WorkloadError: it was not emptied; a phase after it would not be cold.
     """
-    for clear in clears:
+    for clear in info.clears:
         if clear.action in ("post", "delete"):
             _request(clear)
         elif clear.action == "empty_directory":
             _empty(Path(clear.target))
+        elif clear.action == "new_server":
+            _require_new(clear, info)
         else:
             _flush(clear.target)
 
@@ -35,6 +38,7 @@ def clear_words(clears: Sequence[TierClear]) -> str:
         "delete": "DELETE {}",
         "empty_directory": "emptying {}",
         "redis_flush": "flushing {}",
+        "new_server": "starting a new server ({} cannot be emptied)",
     }
     return ", ".join(words[clear.action].format(_without_credentials(clear.target)) for clear in clears)
 
@@ -47,6 +51,19 @@ def no_cold_phase(info: ServerInfo) -> str:
         f"the tier of {connector} cannot be made cold: its keys ignore a request's cache salt, and {reason}. What an "
         f"earlier run stored would count as this run's hits. Give the tier a directory, database or prefix of its own"
     )
+
+
+def is_new(info: ServerInfo) -> bool:
+    """Whether a server has not seen a prompt yet, so that a tier that began with it is empty."""
+    return not any(s.value > 0 for s in scrape(info.metrics_urls).samples if s.name == "vllm:prompt_tokens_total")
+
+
+def _require_new(clear: TierClear, info: ServerInfo) -> None:
+    if not is_new(info):
+        raise WorkloadError(
+            f"the tier in {clear.target} cannot be emptied, and this server has served prompts already: boot a new one "
+            f"for each measurement"
+        )
 
 
 def _request(clear: TierClear) -> None:

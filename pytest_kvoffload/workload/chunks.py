@@ -17,6 +17,8 @@ def extra_config(info: ServerInfo) -> Mapping[str, Any]:
 
 def chunk_tokens(info: ServerInfo) -> int:
     """Return the tokens of one offload chunk: only full chunks are stored, and hits are multiples of it."""
+    if info.chunk_tokens is not None:
+        return info.chunk_tokens
     block = info.block_size_tokens or DEFAULT_BLOCK_TOKENS
     extra = extra_config(info)
     if isinstance(extra.get("blocks_per_chunk"), int):
