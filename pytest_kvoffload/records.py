@@ -46,7 +46,13 @@ class EngineConfig:
     url: str | None = None
     """Base URL of a running server (kind ``attach``)."""
     metrics_urls: tuple[str, ...] = ()
-    """Metrics endpoints (kind ``attach``); empty means ``url`` + ``/metrics``."""
+    """Metrics endpoints (kind ``attach``); empty means ``url`` + ``/metrics``, or those of the engines behind it."""
+    engine_urls: tuple[str, ...] = ()
+    """The engines behind a router (kind ``attach``); empty means those that the router or ``metrics_urls`` name."""
+    kv_events: bool = False
+    """Listen to the server's KV cache events (blocks stored and removed, by medium)."""
+    kv_event_endpoints: tuple[str, ...] = ()
+    """ZMQ endpoints to listen to (kind ``attach``); empty means those that the server names (vLLM 0.31 and later)."""
     args: tuple[str, ...] = ()
     """Further vLLM arguments, passed through as they are."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +141,18 @@ class KVOffloadConfig:
 
 # ------------------------------------------------------------------------------------------------- server
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVEventSource:
+    """Where one engine publishes its KV cache events: a ZMQ endpoint to connect to."""
+
+    replica: str
+    """The data parallel rank, or the engine's host and port behind a router."""
+    endpoint: str
+    replay_endpoint: str | None = None
+    """Where batches that were missed can be asked for again."""
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """What the running server says about itself (``/version``, ``cache_config_info``, ``/server_info``)."""
 
@@ -167,13 +185,23 @@ class ServerInfo:
     log_path: str | None = None
     pid: int | None = None
     boot_seconds: float | None = None
+    engine_urls: tuple[str, ...] = ()
+    """The engines behind ``url`` where that is a router: what is reset is reset on each of them."""
+    replicas: int = 1
+    """Engines that answer: data parallel ranks, times the servers behind a router."""
+    kv_event_sources: tuple[KVEventSource, ...] = ()
 
     @property
     def device_cache_tokens(self) -> int | None:
-        """Capacity of the device's prefix cache in tokens, ``None`` when the server does not tell."""
-        if self.block_size_tokens is None or self.num_gpu_blocks is None:
+        """Prefix cache of the devices of all replicas in tokens, ``None`` when the server does not tell."""
+        if self.device_cache_blocks is None or self.block_size_tokens is None:
             return None
-        return self.block_size_tokens * self.num_gpu_blocks
+        return self.block_size_tokens * self.device_cache_blocks
+
+    @property
+    def device_cache_blocks(self) -> int | None:
+        """The same in blocks; ``num_gpu_blocks`` is what one replica has."""
+        return None if self.num_gpu_blocks is None else self.num_gpu_blocks * self.replicas
 
 
 # ------------------------------------------------------------------------------------------------ metrics
@@ -317,6 +345,29 @@ class PlanSummary:
 
 # -------------------------------------------------------------------------------------------- measurement
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVEventCount:
+    """KV cache events of one replica, kind and medium. A block of a tier is one of its chunks."""
+
+    replica: str
+    kind: Literal["stored", "removed", "cleared"]
+    medium: str
+    """As vLLM writes it: ``GPU``, ``CPU``, ``STORAGE``; empty where it names none."""
+    events: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVEventLog:
+    """The KV cache events of one phase."""
+
+    counts: tuple[KVEventCount, ...] = ()
+    batches: int = 0
+    lost_batches: int = 0
+    """Batches that were published and never came, not even on request: the counts are then lower bounds."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseResult:
     """One phase of a measurement: its requests, and what the meters did meanwhile."""
 
@@ -325,6 +376,8 @@ class PhaseResult:
     delta: Delta
     duration_seconds: float
     notes: tuple[str, ...] = ()
+    kv_events: KVEventLog | None = None
+    """``None`` when nothing listened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,6 +419,9 @@ FaultOutcome: TypeAlias = Literal["served", "degraded", "failed_loudly", "hung",
 within the bound; answered with other tokens than before the fault."""
 
 
+FaultVerdict: TypeAlias = Literal["pass", "fail", "inconclusive", "not-applicable"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultResult:
     """What one fault did to one connector, with the evidence.
@@ -378,7 +434,7 @@ class FaultResult:
     connector: str
     kind: str
     outcome: FaultOutcome | None
-    verdict: Literal["pass", "fail", "inconclusive", "not-applicable"]
+    verdict: FaultVerdict
     expected: tuple[FaultOutcome, ...]
     reason: str
     """One sentence: what was seen, with its cause where a log names it; or why nothing could be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_kvoffload.assertions.evidence import number
+from pytest_kvoffload.assertions.fleet import why_replicas_miss
 from pytest_kvoffload.metrics.meters import Meters, read_meters
 from pytest_kvoffload.records import Measurement, PhaseResult
 from pytest_kvoffload.workload.chunks import chunk_tokens, extra_config
@@ -21,6 +22,7 @@ def why_no_hits(measurement: Measurement, phase: PhaseResult) -> tuple[str, ...]
         found.append("the traffic has no reuse: this workload never asks anything twice, so no cache can help")
         return tuple(found)
     found += _room(measurement, earlier)
+    found += why_replicas_miss(measurement, phase)
     external = meters.hit_tokens["external"].value or 0.0
     device = meters.hit_tokens["device"].value or 0.0
     if external == 0 and device > 0:

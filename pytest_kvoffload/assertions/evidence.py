@@ -9,9 +9,12 @@ from typing import NoReturn
 from pytest_kvoffload.assertions.failure import MeterAssertionError, Outcome
 from pytest_kvoffload.metrics.meters import Meters, read_meters
 from pytest_kvoffload.metrics.readings import Reading
+from pytest_kvoffload.metrics.replicas import find_replica, of_replica
 from pytest_kvoffload.records import Measurement, PhaseResult, RequestSample
 from pytest_kvoffload.stats import smallest_n
 from pytest_kvoffload.workload.chunks import chunk_tokens
+
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
 
 _ADVICE: Mapping[Outcome, str] = {
     "incomplete": "run it again; an interrupted measurement proves nothing",
@@ -26,6 +29,8 @@ class Case:
     assertion: str
     measurement: Measurement
     phase: PhaseResult
+    replica: str | None = None
+    """The meters of this replica only; ``None`` is all of them together."""
 
     @property
     def name(self) -> str:
@@ -40,7 +45,10 @@ class Case:
     @property
     def meters(self) -> Meters:
         """What the server's metrics did in the phase."""
-        return read_meters(self.phase.delta, vllm_version=self.measurement.server.vllm_version)
+        delta = self.phase.delta
+        if self.replica is not None:
+            delta = of_replica(delta, find_replica(delta, self.replica))
+        return read_meters(delta, vllm_version=self.measurement.server.vllm_version)
 
     @property
     def times(self) -> list[float]:
@@ -60,7 +68,11 @@ class Case:
             assertion=self.assertion,
             outcome=outcome,
             message=message,
-            evidence={**(evidence or {}), **common(self.measurement, self.phase)},
+            evidence={
+                **(evidence or {}),
+                **({"replica": self.replica} if self.replica is not None else {}),
+                **common(self.measurement, self.phase),
+            },
             advice=(*advice, *((_ADVICE[outcome],) if outcome in _ADVICE else ())),
         )
 
@@ -102,11 +114,14 @@ def common(measurement: Measurement, phase: PhaseResult | None) -> dict[str, str
     return rows
 
 
-def open_case(assertion: str, measurement: Measurement, phase: str, *, allow_failed: bool = False) -> Case:
+def open_case(
+    assertion: str, measurement: Measurement, phase: str, *, allow_failed: bool = False, replica: str | None = None
+) -> Case:
     """Find the phase and refuse a measurement that is incomplete or whose requests failed.
 
     Raises:
         MeterAssertionError: outcome ``incomplete``, ``phase-missing`` or ``failed-requests``.
+        UsageError: a replica that does not exist.
     """
     if not measurement.complete:
         raise MeterAssertionError(
@@ -126,7 +141,9 @@ def open_case(assertion: str, measurement: Measurement, phase: str, *, allow_fai
             evidence=common(measurement, None),
             advice=(f"pass phase= one of: {has}; or choose a workload mode that has a phase {phase!r}",),
         )
-    case = Case(assertion=assertion, measurement=measurement, phase=measurement.phase(phase))
+    case = Case(assertion=assertion, measurement=measurement, phase=measurement.phase(phase), replica=replica)
+    if replica is not None:
+        find_replica(case.phase.delta, replica)
     failed = [sample for sample in case.phase.samples if not sample.ok]
     if failed and not allow_failed:
         case.fail(

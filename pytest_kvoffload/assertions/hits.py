@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from pytest_kvoffload.assertions.diagnosis import why_no_hits
 from pytest_kvoffload.assertions.evidence import Case, number, open_case, rounding
+from pytest_kvoffload.assertions.fleet import replica_rows
 from pytest_kvoffload.metrics.hit_rate import MetricAbsent, hit_rate
+from pytest_kvoffload.metrics.replicas import EACH, replicas
 from pytest_kvoffload.records import Measurement
+
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
 
 
 def assert_hit_rate_above(
-    measurement: Measurement, threshold: float, *, tier: str | None = None, phase: str = "restored"
+    measurement: Measurement,
+    threshold: float,
+    *,
+    tier: str | None = None,
+    phase: str = "restored",
+    replica: str | None = None,
 ) -> None:
     """Assert that more than ``threshold`` of the prompt tokens of a phase came from a cache.
 
@@ -19,14 +28,20 @@ def assert_hit_rate_above(
         tier: ``device``, ``external`` (everything through the connector), ``host``, ``disk`` and so on where vLLM tells
             them apart (0.32 and later); ``None`` is device and external together.
         phase: ``restored`` by default.
+        replica: one replica of several, over the prompts that it served; ``each`` asks it of every one, also of one
+            that served nothing. ``None`` is all of them together.
 
     Raises:
         MeterAssertionError: ``violated``, ``metric-absent``, or what :func:`open_case` refuses.
-        UsageError: a tier that does not exist.
+        UsageError: a tier or a replica that does not exist.
     """
     if not 0 <= threshold < 1:
         raise ValueError(f"a hit rate lies in [0, 1]: a threshold of {threshold} cannot be exceeded")
-    case = open_case("assert_hit_rate_above", measurement, phase)
+    if replica == EACH:
+        for one in replicas(open_case("assert_hit_rate_above", measurement, phase).phase.delta):
+            assert_hit_rate_above(measurement, threshold, tier=tier, phase=phase, replica=one.name)
+        return
+    case = open_case("assert_hit_rate_above", measurement, phase, replica=replica)
     meters = case.meters
     found = hit_rate(meters, tier)
     label = "any tier" if tier is None else f"tier {tier}"
@@ -36,9 +51,10 @@ def assert_hit_rate_above(
         return
     case.fail(
         "violated",
-        f"the hit rate of {label} in phase {phase!r} of {measurement.arm!r} is {found.rate:.3f}, asked for is more "
-        f"than {threshold:g}",
+        f"the hit rate of {label} in phase {phase!r} of {measurement.arm!r}"
+        f"{f' on replica {replica}' if replica else ''} is {found.rate:.3f}, asked for is more than {threshold:g}",
         {
+            **replica_rows(measurement, case.phase, tier),
             "numerator": f"{number(found.hit_tokens)} tokens, {found.numerator}",
             "denominator": f"{number(found.prompt_tokens)} tokens, {found.denominator}",
             "threshold": f"> {threshold:g}",
@@ -48,22 +64,33 @@ def assert_hit_rate_above(
     )
 
 
-def assert_tier_exercised(measurement: Measurement, *, phase: str = "restored") -> None:
+def assert_tier_exercised(measurement: Measurement, *, phase: str = "restored", replica: str | None = None) -> None:
     """Assert that a tier was written and that a phase was served from it at all.
+
+    Args:
+        measurement: what was measured.
+        phase: ``restored`` by default.
+        replica: one replica of several; ``each`` asks it of every one, ``None`` of any.
 
     Raises:
         MeterAssertionError: ``tier-not-exercised`` when no token came through the connector, ``metric-absent`` when the
             server does not tell.
     """
-    case = open_case("assert_tier_exercised", measurement, phase)
+    if replica == EACH:
+        for one in replicas(open_case("assert_tier_exercised", measurement, phase).phase.delta):
+            assert_tier_exercised(measurement, phase=phase, replica=one.name)
+        return
+    case = open_case("assert_tier_exercised", measurement, phase, replica=replica)
     external = case.value(case.meters.hit_tokens["external"])
     if external > 0:
         return
     case.fail(
         "tier-not-exercised",
-        f"the tier was never reached in phase {phase!r} of {measurement.arm!r}: 0 of "
+        f"the tier was never reached in phase {phase!r} of {measurement.arm!r}"
+        f"{f' on replica {replica}' if replica else ''}: 0 of "
         f"{number(case.meters.prompt_tokens.value or 0)} prompt tokens came through a connector",
         {
+            **replica_rows(measurement, case.phase, "external"),
             "stored": _stored(measurement),
             "device hits": f"{number(case.meters.hit_tokens['device'].value or 0)} tokens",
         },

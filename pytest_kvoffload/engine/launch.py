@@ -25,7 +25,7 @@ from pytest_kvoffload.errors import BootError, EngineError, ReadinessTimeoutErro
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, ServerInfo
 
 _POLL_SECONDS = 0.2
-_PROGRESS_SECONDS = 5.0
+_PROGRESS_SECONDS = 1.0
 _PORT_TAKEN = ("address already in use", "errno 98")
 
 
@@ -203,6 +203,10 @@ class _Launch:
         env = {"VLLM_RPC_BASE_PATH": self.scratch}
         if self.plan.cpu_platform:  # elsewhere the compilation caches under TMPDIR are worth keeping
             env["TMPDIR"] = self.scratch
+        for name, folder in self.plan.parts.fresh_dirs.items():
+            if name not in self.plan.env:
+                (path := Path(self.scratch, folder)).mkdir()
+                env[name] = str(path)
         return env
 
     def wait_until_ready(self) -> RunningServer:
@@ -321,10 +325,13 @@ class _Launch:
             resets=read.developer_mode,
             clears=self.plan.parts.clears,
             salted=self.plan.parts.salted,
+            chunk_tokens=self.plan.parts.chunk_tokens,
             helper_logs={helper.spec.name: str(helper.log) for helper in self.around.helpers},
             command=mask_command(self.command),
             environment=mask_environment(self.plan.env),
             log_path=str(self.log),
             pid=server_pid if isinstance(server_pid, int) else None,
             boot_seconds=seconds,
+            replicas=read.engines,
+            kv_event_sources=self.plan.kv_event_sources,
         )

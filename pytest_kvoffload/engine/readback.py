@@ -27,6 +27,8 @@ class ReadBack:
     kv_transfer_config: Mapping[str, Any] | None
     developer_mode: bool
     cache_config: Mapping[str, str]
+    engines: int = 1
+    """Engines whose cache configuration the metrics show: data parallel ranks, times the endpoints."""
 
 
 def local_session(*, trust_environment: bool = False) -> requests.Session:
@@ -47,9 +49,8 @@ def read_back(url: str, metrics_urls: Iterable[str], session: requests.Session) 
     info = _json(session, f"{url}/server_info?config_format=json", timeout=SERVER_INFO_TIMEOUT_SECONDS)
     config = info.get("vllm_config") if isinstance(info, dict) else None
     transfer = config.get("kv_transfer_config") if isinstance(config, dict) else None
-    cache: dict[str, str] = {}
-    for metrics_url in metrics_urls:
-        cache = cache or cache_config_info(session, metrics_url)
+    caches = [cache for metrics_url in metrics_urls for cache in cache_configs(session, metrics_url)]
+    cache = caches[0] if caches else {}
     return ReadBack(
         vllm_version=version.get("version") if isinstance(version, dict) else None,
         models=tuple(str(card.get("id")) for card in cards),
@@ -59,24 +60,31 @@ def read_back(url: str, metrics_urls: Iterable[str], session: requests.Session) 
         kv_transfer_config=transfer if isinstance(transfer, dict) else None,
         developer_mode=isinstance(config, dict),
         cache_config=cache,
+        engines=max(1, len(caches)),
     )
 
 
 def cache_config_info(session: requests.Session, metrics_url: str) -> dict[str, str]:
-    """Return the labels of ``vllm:cache_config_info``, empty when the endpoint does not have it."""
+    """Return the labels of the first ``vllm:cache_config_info``, empty when the endpoint does not have it."""
+    return next(iter(cache_configs(session, metrics_url)), {})
+
+
+def cache_configs(session: requests.Session, metrics_url: str) -> list[dict[str, str]]:
+    """Return the labels of ``vllm:cache_config_info``, one for each engine behind the endpoint."""
     import requests
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
         answer = session.get(metrics_url, timeout=10)
         answer.raise_for_status()
-        for family in text_string_to_metric_families(answer.text):
-            for sample in family.samples:
-                if sample.name == "vllm:cache_config_info":
-                    return dict(sample.labels)
+        return [
+            dict(sample.labels)
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+            if sample.name == "vllm:cache_config_info"
+        ]
     except (requests.RequestException, ValueError):
-        return {}
-    return {}
+        return []
 
 
 def differences(asked: Mapping[str, Any] | None, read: ReadBack) -> tuple[str, ...]:

@@ -148,11 +148,14 @@ class RunningServer:
         self.stop()
 
     def alive(self) -> bool:
-        """Whether the server runs (its process; for an attached one, whether ``/health`` answers 200)."""
+        """Whether the server runs (its process; for an attached one, whether ``/health`` answers 200).
+
+        Behind a router every engine must run: one that is gone would be missing from every number.
+        """
         if self._stopped:
             return False
         if self.supervision is None:
-            return _healthy(self.info.url)
+            return self._unhealthy() is None
         return self.supervision.server_alive()
 
     def check(self) -> None:
@@ -164,7 +167,8 @@ class RunningServer:
         if self.alive():
             return
         if self.supervision is None:
-            raise ServerDiedError(f"the server at {self.info.url} does not answer /health with 200 any more")
+            gone = self._unhealthy() or self.info.url
+            raise ServerDiedError(f"the server at {gone} does not answer /health with 200 any more")
         if self._stopped:
             raise ServerDiedError(f"the server at {self.info.url} was stopped")
         # The engine core may write its last words after the API server is gone.
@@ -180,6 +184,10 @@ class RunningServer:
         if lines:
             text += "\n  last lines:\n" + "\n".join(f"    {line}" for line in lines.splitlines())
         raise ServerDiedError(text)
+
+    def _unhealthy(self) -> str | None:
+        """The first URL of an attached server, or of an engine behind it, that does not answer."""
+        return next((url for url in (self.info.url, *self.info.engine_urls) if not _healthy(url)), None)
 
     def dead_helpers(self) -> tuple[str, ...]:
         """The last words of each helper that is no longer alive."""

@@ -103,18 +103,34 @@ def reset_prefix_cache(
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = RESET_TIMEOUT_SECONDS,
 ) -> int:
-    """Reset the device's prefix cache, and the tiers of the connector too when ``external``.
+    """Reset the device's prefix cache, and the tiers of the connector too when ``external``, on every engine.
+
+    Behind a router each engine is asked itself: a router hands such a request to one of them, and may drop its query.
 
     Returns:
-        How often the server refused before it did.
+        How often an engine refused before it did.
 
     Raises:
         WorkloadError: refused until the time was up, or the endpoint does not exist.
         ServerDiedError: from ``check``.
     """
+    return sum(
+        _reset_engine(url, external=external, check=check, headers=headers, timeout_seconds=timeout_seconds)
+        for url in info.engine_urls or (info.url,)
+    )
+
+
+def _reset_engine(
+    engine: str,
+    *,
+    external: bool,
+    check: Callable[[], None],
+    headers: Mapping[str, str] | None,
+    timeout_seconds: float,
+) -> int:
     import requests
 
-    url = f"{info.url.rstrip('/')}/reset_prefix_cache"
+    url = f"{engine.rstrip('/')}/reset_prefix_cache"
     params = {"reset_external": "true" if external else "false"}
     deadline = time.monotonic() + timeout_seconds
     refusals, pause = 0, 0.05

@@ -313,7 +313,7 @@ def build_plan(workload: WorkloadConfig, info: ServerInfo, pool: TokenPool, *, t
             prompt_tokens=workload.prefix_tokens,
             output_tokens=workload.output_tokens,
             block_tokens=info.block_size_tokens or 16,
-            device_blocks=info.num_gpu_blocks,
+            device_blocks=info.device_cache_blocks,
         )
     else:
         sizes = geometry(workload, info, tier_tokens=tier_tokens)

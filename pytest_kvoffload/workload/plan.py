@@ -67,8 +67,10 @@ class Geometry:
     output_tokens: int
     block_tokens: int
     device_blocks: int | None
+    """Of all replicas together."""
     tier_tokens: int | None = None
     concurrency: int = 1
+    replicas: int = 1
 
     @property
     def full_blocks(self) -> int:
@@ -112,7 +114,7 @@ class Geometry:
             return 0
         # One block is vLLM's null block, and the request that runs may need a partial one of its own.
         spare = self.blocks_in_use - self.full_blocks + 1
-        return max(0, (self.device_blocks - spare) // self.full_blocks)
+        return max(0, (self.device_blocks // self.replicas - spare) // self.full_blocks)
 
 
 def check_workload(workload: WorkloadConfig, info: ServerInfo) -> None:
@@ -187,17 +189,18 @@ def geometry(workload: WorkloadConfig, info: ServerInfo, *, tier_tokens: int | N
         prompt_tokens=workload.prefix_tokens + workload.suffix_tokens,
         output_tokens=workload.output_tokens,
         block_tokens=info.block_size_tokens or DEFAULT_BLOCK_TOKENS,
-        device_blocks=info.num_gpu_blocks,
+        device_blocks=info.device_cache_blocks,
         tier_tokens=tier_tokens,
         concurrency=workload.concurrency,
+        replicas=info.replicas,
     )
     longest = sizes.blocks_in_use
     if workload.mode == "chat":
         longest = math.ceil(longest_chat_tokens(workload) / sizes.block_tokens)
-    if sizes.device_blocks is not None and longest >= sizes.device_blocks:
+    if info.num_gpu_blocks is not None and longest >= info.num_gpu_blocks:
         raise WorkloadError(
             f"one request needs {longest} blocks of {sizes.block_tokens} tokens, the device cache has "
-            f"{sizes.device_blocks}: shorten workload.prefix_tokens or raise engine.num_gpu_blocks"
+            f"{info.num_gpu_blocks}: shorten workload.prefix_tokens or raise engine.num_gpu_blocks"
         )
     return sizes
 
