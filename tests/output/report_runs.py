@@ -76,7 +76,7 @@ def gate_run(blocks: int = 4, n: int = 30) -> RunDocument:
 def _block(arm: str, *, seed: int, n: int, slow: float, size_gib: int) -> Measurement:
     """A block of a gate's run, its requests all different."""
     cold = [0.042 + 0.0005 * ((i * 7 + seed) % 11) for i in range(n)]
-    back = [slow * (0.023 + 0.0007 * ((i * 5 + seed) % 9)) for i in range(n)]
+    back = [slow * (0.023 + 0.0007 * ((i * 5 + seed) % 9) + 1e-6 * (i + n * seed)) for i in range(n)]
     asked = PROMPT * n
     lookups = histogram(SYNC, {1e-5: 0.0, 5e-5: n - 1.0, 1e-4: float(n)}, 3e-5 * n)
     usage = DeltaSample(

@@ -22,11 +22,20 @@
 
   // Bokeh draws into shadow trees that say nothing to a screen reader: name the picture and the buttons there.
   function speak(plot) {
+    let named = false;
     function visit(root) {
       for (const part of root.querySelectorAll("*")) {
-        if (part.classList.contains("bk-events")) {
-          part.setAttribute("role", "img");
-          part.setAttribute("aria-label", plot.dataset.title + ". " + plot.dataset.words);
+        if (part.tagName === "CANVAS") {
+          if (named) {
+            part.setAttribute("aria-hidden", "true");
+          } else {
+            part.setAttribute("role", "img");
+            part.setAttribute("aria-label", plot.dataset.title + ". " + plot.dataset.words);
+            named = true;
+          }
+        } else if (part.classList.contains("bk-events")) {
+          part.setAttribute("role", "group");
+          part.setAttribute("aria-label", plot.dataset.title);
         } else if (part.tabIndex >= 0 && part.title) {
           part.setAttribute("role", "button");
           part.setAttribute("aria-label", part.title);
