@@ -14,17 +14,28 @@ from collections.abc import Sequence
 from pytest_kvoffload.errors import ExitCode, KVOffloadError, did_you_mean
 
 COMMANDS: dict[str, str] = {
-    "demo": "run the main job on real vLLM: control against the native host tier, one table, one verdict",
+    "demo": "the main job on real vLLM: with and without a tier, one verdict",
     "engine": "install, list, check and remove the managed vLLM that needs no GPU",
-    "lint": "find KV-offload mistakes in scripts, manifests, compose files, Python and YAML",
+    "lint": "find KV-offload mistakes in scripts, manifests, Python and YAML",
     "init": "write a starting kvoffload.toml, a test file and a workflow",
     "rules": "show the lint rules, or the page of one",
     "size": "compute the tier that a workload needs, in each backend's own unit",
-    "doctor": "check this machine before a boot: memory, /dev/shm, leaks, versions, tiers",
-    "meters": "read the three meters of a running vLLM and say whether its tier helps",
+    "doctor": "check this machine before a boot, explain the log of a failed one",
+    "meters": "read the meters of a running vLLM and say whether its tier helps",
     "gate": "block a change that regresses the TTFT tail",
+    "chaos": "break a tier under a running server and say what its requests then get",
     "report": "write one HTML file of what runs have measured",
     "baseline": "update, show and compare recorded baselines",
+}
+
+EXIT_CODES = {
+    ExitCode.OK: "what was judged is good",
+    ExitCode.FAILED: "what was judged is bad",
+    ExitCode.USAGE: "wrong arguments or configuration",
+    ExitCode.INCONCLUSIVE: "nothing can be said, and that is no pass",
+    ExitCode.ENGINE: "vLLM was not installed, did not boot or died",
+    ExitCode.SCRAPE: "metrics could not be read",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM",
 }
 
 
@@ -39,7 +50,7 @@ def _top_help() -> str:
         *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
         "",
         "exit codes:",
-        *(f"  {code.value:>3}  {code.name.lower()}" for code in ExitCode),
+        *(f"  {code.value:>3}  {code.name.lower():<12}  {EXIT_CODES[code]}" for code in ExitCode),
         "",
         "kvoffload COMMAND --help says more; kvoffload --version prints the version.",
     ]
@@ -68,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(module.run(args))
     except KVOffloadError as error:
-        print(f"kvoffload {name}: {error}", file=sys.stderr)
+        from pytest_kvoffload.output.wrap import fit_stream
+
+        print(fit_stream(f"kvoffload {name}: {error}", sys.stderr), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"kvoffload {name}: interrupted", file=sys.stderr)

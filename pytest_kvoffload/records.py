@@ -121,6 +121,9 @@ class WorkloadConfig:
     """How often each session is revisited in the restored phase."""
     request_log: str | None = None
     """A JSONL request log to replay instead of generated prompts."""
+    cache_salt: str | None = None
+    """Sent with every request. Two servers find each other's KV in a shared tier only under the same salt; ``None``
+    is a fresh one for each measurement where older KV could else be hits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,232 @@
+"""``kvoffload chaos``: break a tier under a running server, and say what its requests then get."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, get_args
+
+from pytest_kvoffload.errors import ExitCode, UsageError, did_you_mean
+from pytest_kvoffload.records import FaultOutcome, FaultResult, KVOffloadConfig, to_json
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.faults import Fault
+
+DEFAULT_TIMEOUT_SECONDS = 20.0
+
+
+def build_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--config", metavar="FILE", help="kvoffload.toml or pyproject.toml (default: searched upwards)")
+    parser.add_argument(
+        "--connector", action="append", default=[], metavar="NAME", help="connector to break (may be repeated)"
+    )
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="NAME", help="only this fault (may be repeated; see --list)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the faults and end")
+    parser.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="FAULT=OUTCOME[,OUTCOME]",
+        help="outcomes that are acceptable for a fault, in place of the usual ones (may be repeated)",
+    )
+    parser.add_argument(
+        "--request-timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"a request without an end after this is hung ({DEFAULT_TIMEOUT_SECONDS:g})",
+    )
+    parser.add_argument("--engine", choices=["cpu", "local"], help="override [engine] kind")
+    parser.add_argument("--python", metavar="PATH", help="interpreter that has vllm (implies --engine local)")
+    parser.add_argument("--vllm-version", metavar="V", help="version of the managed engine")
+    parser.add_argument("--output", metavar="DIR", help="where logs and JSON go (default: .kvoffload/chaos-TIME)")
+    parser.add_argument("--json", metavar="FILE", help="where the results go as JSON (default: DIR/chaos.json)")
+    parser.add_argument(
+        "--markdown", metavar="FILE", help="write the table as Markdown, into FILE's marks where it has them"
+    )
+    parser.add_argument("--no-progress", action="store_true", help="say nothing while it runs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run every fault on every connector; print one table."""
+    from pytest_kvoffload.config import find_config, load_config
+    from pytest_kvoffload.faults import find_faults
+    from pytest_kvoffload.faults.built_in import for_chaos
+
+    faults = _with_expectations(find_faults(tuple(args.fault)), args.expect)
+    if args.list:
+        return _list(faults)
+    if not args.request_timeout > 0:
+        raise UsageError("--request-timeout: a number of seconds above 0")
+    config = for_chaos(load_config(Path(args.config) if args.config else find_config(Path.cwd())))
+    out = Path(args.output or f".kvoffload/chaos-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    results, interrupted = _run_all(args, config, faults, out)
+    _print(results)
+    _write(args, results, out, interrupted=interrupted)
+    return ExitCode.INTERRUPTED if interrupted else _exit_code(results)
+
+
+def _run_all(
+    args: argparse.Namespace, config: KVOffloadConfig, faults: tuple[Fault, ...], out: Path
+) -> tuple[list[FaultResult], bool]:
+    """Return the results, and whether it was interrupted."""
+    from pytest_kvoffload.boot_checks import before_boot
+    from pytest_kvoffload.faults import Chaos, run_faults
+    from pytest_kvoffload.output.progress import CommandProgress
+    from pytest_kvoffload.session import Arm, RunSession
+
+    engine = config.engine
+    if args.engine or args.python:
+        engine = dataclasses.replace(engine, kind="local" if args.python else args.engine, url=None, metrics_urls=())
+    engine = dataclasses.replace(
+        engine, python=args.python or engine.python, vllm_version=args.vllm_version or engine.vllm_version
+    )
+    results: list[FaultResult] = []
+    # A polite end (a CI's time limit) is to undo the faults just as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with CommandProgress(enabled=not args.no_progress) as progress:
+            session = RunSession(out, progress=progress, before_boot=before_boot(warn=_warn, lint="off"))
+            try:
+                for name in _connectors(args, config):
+                    arm = Arm(engine=engine, model=config.model, connector=config.connectors[name])
+                    chaos = Chaos(session, arm, config.workload, request_timeout_seconds=args.request_timeout)
+                    mine: list[FaultResult] = []
+                    try:
+                        with chaos:
+                            for result in run_faults(chaos, faults):
+                                progress.clear()
+                                _say(args, result)
+                                mine.append(result)
+                    finally:
+                        left = chaos.left_behind()
+                        results += [_with_leftovers(result, left) for result in mine]
+            finally:
+                session.close()
+    except KeyboardInterrupt:
+        return results, True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return results, False
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _connectors(args: argparse.Namespace, config: KVOffloadConfig) -> tuple[str, ...]:
+    from pytest_kvoffload.faults.built_in import DEFAULTS
+
+    known = config.connectors
+    for name in args.connector:
+        if name not in known:
+            raise UsageError(f"no connector {name!r}{did_you_mean(name, known)}: there are {', '.join(known)}")
+    if args.connector:
+        return tuple(args.connector)
+    if config.source is None:
+        return DEFAULTS
+    return tuple(name for name, connector in known.items() if connector.kind != "recompute")
+
+
+def _with_expectations(faults: tuple[Fault, ...], words: list[str]) -> tuple[Fault, ...]:
+    """Replace the acceptable outcomes of the faults that ``--expect`` names.
+
+    Raises:
+        UsageError: not NAME=OUTCOME, an unknown fault or outcome.
+    """
+    from pytest_kvoffload.faults import find_faults
+
+    wanted: dict[str, tuple[FaultOutcome, ...]] = {}
+    for word in words:
+        name, equals, listed = word.partition("=")
+        outcomes = tuple(part.strip() for part in listed.split(","))
+        known = get_args(FaultOutcome)
+        bad = next((outcome for outcome in outcomes if outcome not in known), None)
+        if not equals or bad is not None:
+            hint = did_you_mean(bad or "", known)
+            raise UsageError(f"--expect {word}: FAULT=OUTCOME[,OUTCOME] with {', '.join(known)}{hint}")
+        find_faults((name,))
+        wanted[name] = outcomes  # type: ignore[assignment]
+    return tuple(dataclasses.replace(f, expected=wanted.get(f.name, f.expected)) for f in faults)
+
+
+def _list(faults: tuple[Fault, ...]) -> int:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from pytest_kvoffload.faults import LEFT_OUT
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
+    for title in ("fault", "acts on", "what happens", "acceptable"):
+        table.add_column(title, no_wrap=title == "fault")
+    for fault in faults:
+        table.add_row(fault.name, fault.site.replace("_", " "), fault.summary, ", ".join(fault.expected))
+    Console().print(table)
+    print(f"not here: {LEFT_OUT}")
+    return ExitCode.OK
+
+
+def _say(args: argparse.Namespace, result: FaultResult) -> None:
+    if not args.no_progress and result.verdict != "not-applicable":
+        word = result.outcome or "no outcome"
+        print(f"  {result.connector}, {result.fault}: {word}: {result.reason}", file=sys.stderr, flush=True)
+
+
+def _with_leftovers(result: FaultResult, left: tuple[str, ...]) -> FaultResult:
+    if not left:
+        return result
+    text = f"{result.reason}; left behind: {', '.join(left)}"
+    return dataclasses.replace(result, left_behind=left, verdict="fail", reason=text)
+
+
+def _print(results: list[FaultResult]) -> None:
+    from rich.console import Console
+
+    from pytest_kvoffload.output.fault_table import print_faults
+
+    print_faults(results, Console(file=sys.stdout))
+
+
+def _write(args: argparse.Namespace, results: list[FaultResult], out: Path, *, interrupted: bool) -> None:
+    from pytest_kvoffload.engine.masking import mask_command
+    from pytest_kvoffload.faults import FAULTS
+    from pytest_kvoffload.output.fault_table import brought_up_to_date, markdown
+
+    path = Path(args.json) if args.json else out / "chaos.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "schema_version": 1,
+        "command": shlex.join(mask_command(["kvoffload", *sys.argv[1:]])),
+        "complete": not interrupted,
+        "exit_code": int(ExitCode.INTERRUPTED if interrupted else _exit_code(results)),
+        "results": results,
+    }
+    path.write_bytes(to_json(document, indent=1))
+    print(f"evidence: {path}")
+    if args.markdown:
+        page = Path(args.markdown)
+        table = markdown(results, summaries={fault.name: fault.summary for fault in FAULTS})
+        before = page.read_text(encoding="utf-8") if page.exists() else ""
+        page.write_text(brought_up_to_date(before, table), encoding="utf-8")
+
+
+def _exit_code(results: list[FaultResult]) -> ExitCode:
+    verdicts = {result.verdict for result in results}
+    if "fail" in verdicts:
+        return ExitCode.FAILED
+    if "inconclusive" in verdicts or "pass" not in verdicts:
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.OK
+
+
+def _warn(text: str) -> None:
+    print(f"kvoffload chaos: {text}", file=sys.stderr)

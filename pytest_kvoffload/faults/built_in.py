@@ -1,0 +1,49 @@
+"""Connectors and a workload for scenarios where no configuration names any: small, so that one takes seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVOffloadConfig, WorkloadConfig
+
+NUM_GPU_BLOCKS = 40
+"""A device cache of 5,120 tokens on the CPU backend."""
+WORKLOAD = WorkloadConfig(prefix_tokens=1024, suffix_tokens=16, output_tokens=8, sessions=8)
+CONNECTORS = (
+    ConnectorConfig(name="native", kind="native", options={"size_gib": 0.25}),
+    ConnectorConfig(
+        name="fs",
+        kind="tiering",
+        options={"size_gib": 0.25, "secondary_tiers": [{"type": "fs", "root_dir": "a directory of ours"}]},
+    ),
+    ConnectorConfig(
+        name="obj",
+        kind="tiering",
+        options={
+            "size_gib": 0.25,
+            "secondary_tiers": [{"type": "obj", "store_config": {"bucket": "stand-in", "endpoint_override": "ours"}}],
+        },
+    ),
+    ConnectorConfig(name="lmcache", kind="lmcache_mp", options={"l1_size_gb": 0.5}),
+    ConnectorConfig(name="lmcache-disk", kind="lmcache_mp", options={"l1_size_gb": 0.02, "l2": [{"type": "fs"}]}),
+)
+DEFAULTS = ("native", "fs")
+"""What runs without a configuration and without ``--connector``: what needs nothing but vLLM."""
+
+
+def for_chaos(config: KVOffloadConfig) -> KVOffloadConfig:
+    """Return a configuration with what the user left open filled in for scenarios.
+
+    Without a file the built-in connectors; without a workload the small one; on the generated model a small device
+    cache, which a few prompts overflow.
+    """
+    engine: EngineConfig = config.engine
+    if engine.num_gpu_blocks is None and config.model.path is None:
+        engine = dataclasses.replace(engine, num_gpu_blocks=NUM_GPU_BLOCKS)
+    workload = config.workload
+    if dataclasses.replace(workload, seed=0) == WorkloadConfig():
+        workload = dataclasses.replace(WORKLOAD, seed=workload.seed)
+    connectors = config.connectors
+    if config.source is None:
+        connectors = {connector.name: connector for connector in CONNECTORS}
+    return dataclasses.replace(config, engine=engine, workload=workload, connectors=connectors)

@@ -1,0 +1,136 @@
+"""The fault table: one row a fault and connector, on a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_kvoffload.output.rows import format_rate, format_seconds
+from pytest_kvoffload.records import FaultOutcome, FaultResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WORDS: dict[FaultOutcome, str] = {
+    "served": "served",
+    "degraded": "degraded",
+    "failed_loudly": "failed loudly",
+    "hung": "hung",
+    "wrong_output": "wrong output",
+}
+BEGIN, END = "<!-- fault table: begin -->", "<!-- fault table: end -->"
+_STYLES = {"pass": None, "fail": "red", "inconclusive": "yellow", "not-applicable": "dim"}
+
+
+def print_faults(results: Sequence[FaultResult], console: Console) -> None:
+    """Print the table, then a sentence on each result that is no pass, and what does not apply."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
+    for title in ("connector", "fault", "outcome"):
+        table.add_column(title, no_wrap=True)
+    for title in ("ok", "hits", "TTFT max"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in ("recovered", "verdict"):
+        table.add_column(title, no_wrap=True)
+    seen = [result for result in results if result.verdict != "not-applicable"]
+    for result in seen:
+        table.add_row(
+            result.connector,
+            result.fault,
+            WORDS[result.outcome] if result.outcome else "-",
+            _answered(result),
+            _change(format_rate(result.hit_rate_before), format_rate(result.hit_rate)),
+            _change(_time(result.ttft_before_seconds), _time(result.ttft_max_seconds)),
+            _yes_no(result.recovered),
+            result.verdict,
+            style=_STYLES[result.verdict],
+        )
+    if seen:
+        console.print(table)
+    for result in seen:
+        if result.verdict != "pass":
+            line = f"{result.connector}, {result.fault}: {result.verdict}: {result.reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    left_out = [result for result in results if result.verdict == "not-applicable"]
+    for connector in dict.fromkeys(result.connector for result in left_out):
+        for reason, names in _by_reason(r for r in left_out if r.connector == connector):
+            line = f"{connector}: does not apply: {', '.join(names)} ({reason})"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def markdown(results: Sequence[FaultResult], *, summaries: dict[str, str]) -> str:
+    """Return the table as Markdown between two marks, so that a page can be brought up to date by a command.
+
+    Args:
+        results: in the order of the rows.
+        summaries: what each fault does, by name.
+    """
+    versions = sorted({result.vllm_version for result in results if result.vllm_version})
+    lines = [BEGIN, "", f"Observed on vLLM {', '.join(versions) or '(not told)'}.", ""]
+    lines += [
+        "| connector | fault | what happens | outcome | answered | hit rate | slowest first token | recovered |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        if result.verdict == "not-applicable":
+            continue
+        cells = [
+            result.connector,
+            f"`{result.fault}`",
+            summaries.get(result.fault, ""),
+            (WORDS[result.outcome] if result.outcome else "-") + _mark(result),
+            _answered(result),
+            _change(format_rate(result.hit_rate_before), format_rate(result.hit_rate)),
+            _change(_time(result.ttft_before_seconds), _time(result.ttft_max_seconds)),
+            _yes_no(result.recovered),
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    remarks = [r for r in results if r.verdict in ("fail", "inconclusive") or r.outcome == "failed_loudly"]
+    if remarks:
+        lines += [
+            "",
+            "What was seen where requests were not simply answered (**not** marks what is not acceptable):",
+            "",
+        ]
+        lines += [f"- {r.connector}, `{r.fault}`: {r.reason}" for r in remarks]
+    return "\n".join([*lines, "", END, ""])
+
+
+def brought_up_to_date(page: str, table: str) -> str:
+    """Return a page with the table between the marks replaced; the table alone where the page has no marks."""
+    if BEGIN not in page or END not in page:
+        return table
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2].removeprefix("\n")
+    return before + table + after
+
+
+def _mark(result: FaultResult) -> str:
+    return {"fail": " (**not**)", "inconclusive": " (inconclusive)"}.get(result.verdict, "")
+
+
+def _answered(result: FaultResult) -> str:
+    if result.requests is None or result.failed_requests is None:
+        return "-"
+    return f"{result.requests - result.failed_requests}/{result.requests}"
+
+
+def _change(before: str, after: str) -> str:
+    return after if before == "-" else f"{before} -> {after}"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def _yes_no(value: bool | None) -> str:
+    return "-" if value is None else "yes" if value else "no"
+
+
+def _by_reason(results: Iterable[FaultResult]) -> list[tuple[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    for result in results:
+        found.setdefault(result.reason, []).append(result.fault)
+    return list(found.items())
