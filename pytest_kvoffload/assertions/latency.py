@@ -7,6 +7,8 @@ from pytest_kvoffload.assertions.evidence import Case, need_samples, number, ope
 from pytest_kvoffload.records import Measurement
 from pytest_kvoffload.stats import quantile, quantile_interval, smallest_n
 
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
+
 MINIMUM_PAIRS = 5
 """Fewest equal requests from which a direction is concluded: all five agreeing has probability 1/32 by chance."""
 

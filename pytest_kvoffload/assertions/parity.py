@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pytest_kvoffload.assertions.evidence import Case, open_case, pairs
 from pytest_kvoffload.records import Measurement, PhaseResult, RequestSample
 
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
+
 NOISE_SHARE = 0.25
 """Share of cold answers that may differ between two boots of one engine before that is called a difference."""
 

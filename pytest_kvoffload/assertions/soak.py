@@ -8,6 +8,8 @@ from pytest_kvoffload.assertions.failure import MeterAssertionError
 from pytest_kvoffload.records import ResourceSnapshot
 from pytest_kvoffload.stats import quantile
 
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
+
 MINIMUM_SNAPSHOTS = 6
 """Two in each third: fewer cannot tell growth from a first touch."""
 

@@ -11,6 +11,8 @@ from pytest_kvoffload.metrics.quantiles import claim_below, minimum_count
 from pytest_kvoffload.metrics.quantiles import quantile as histogram_quantile
 from pytest_kvoffload.records import Measurement
 
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
+
 
 def assert_lookup_delay_bounded(
     measurement: Measurement,

@@ -12,6 +12,8 @@ from pytest_kvoffload.metrics.hit_rate import HitRate, hit_rate
 from pytest_kvoffload.records import Measurement
 from pytest_kvoffload.stats import quantile, smallest_n
 
+__tracebackhide__ = True  # pytest shows the line of the test, not ours
+
 TAIL_QUANTILES = (0.99, 0.95, 0.9, 0.75)
 """The tail is judged at the highest of these that the samples carry."""
 

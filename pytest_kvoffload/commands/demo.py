@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     out = Path(args.output or f".kvoffload/demo-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with CommandProgress(enabled=not args.no_progress) as progress:
-        check = before_boot(warn=_warn)
+        check = before_boot(warn=_warn, record=out)
         arms = _arms(args)
         for arm in arms:
             check(arm)  # both, before the first boot: a refusal should not cost a minute
@@ -134,12 +134,13 @@ def _print(measurements: list[Measurement], verdict: str) -> None:
 
     from pytest_kvoffload.output.rows import phase_rows
     from pytest_kvoffload.output.table import print_rows
+    from pytest_kvoffload.output.wrap import show
 
     if not measurements:
         return
     server = measurements[0].server
     print(f"vLLM {server.vllm_version}, model {server.model}, device cache {server.device_cache_tokens} tokens")
-    print(measurements[0].plan.explanation)
+    show(measurements[0].plan.explanation)
     console = Console(file=sys.stdout)
     print_rows([row for measurement in measurements for row in phase_rows(measurement)], console)
-    console.print(verdict, highlight=False, markup=False, soft_wrap=True)
+    show(verdict)

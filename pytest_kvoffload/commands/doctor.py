@@ -138,17 +138,19 @@ def _engine_facts(config: KVOffloadConfig, python: str | None) -> tuple[str | No
 
 
 def _print_table(sections: Iterable[tuple[str, Sequence[Check]]]) -> None:
+    from pytest_kvoffload.output.wrap import show
+
     rows = [(name, list(checks)) for name, checks in sections if checks]
     width = max((len(check.name) for _, checks in rows for check in checks), default=0)
     width = min(width, 32)
     for name, checks in rows:
         print(f"{name}:")
         for check in checks:
-            print(f"  {_MARKS[check.status]:<4}  {check.name:<{width}}  {check.saw}")
+            show(f"  {_MARKS[check.status]:<4}  {check.name:<{width}}  {check.saw}")
             if check.status in ("warn", "fail"):
                 for label, text in (("needed", check.needed), ("what to do", check.remedy)):
                     if text:
-                        print(f"        {label:<10}  {text}")
+                        show(f"        {label:<10}  {text}")
     failed = sum(check.status == "fail" for _, checks in rows for check in checks)
     warned = sum(check.status == "warn" for _, checks in rows for check in checks)
     print(f"{failed} failed, {warned} warnings, {sum(len(checks) for _, checks in rows)} checks")

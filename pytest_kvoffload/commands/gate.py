@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -133,7 +134,7 @@ def open_session(
     return RunSession(
         out,
         progress=progress,  # type: ignore[arg-type]
-        before_boot=before_boot(insist=args.insist, warn=say, settings=config.lint),
+        before_boot=before_boot(insist=args.insist, warn=say, settings=config.lint, record=out),
         max_live=arms if plan.side_by_side else 1,
     )
 
@@ -143,11 +144,12 @@ def report(
 ) -> int:
     """Print the verdict, write it where it was asked for, and return its exit code."""
     from pytest_kvoffload.output.gate_text import annotation_lines, document, markdown, text
+    from pytest_kvoffload.output.wrap import show
 
-    print(text(verdict))
+    show(text(verdict))
     for target in filter(None, (str(out / "verdict.json"), args.json)):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        Path(target).write_bytes(document(verdict))
+        Path(target).write_bytes(document(verdict, command=shlex.join(["kvoffload", *sys.argv[1:]])))
     if args.markdown:
         with Path(args.markdown).open("a", encoding="utf-8") as sink:
             sink.write(markdown(verdict))

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_kvoffload.output.rows import format_seconds
+from pytest_kvoffload.output.wrap import clean
 
 if TYPE_CHECKING:
     from pytest_kvoffload.probe import Progress
 
 QUIET_SECONDS = 30.0
 """Where stderr is no terminal: at most one line in this time."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
 def one_line(text: str) -> str:
     """Make a line of a server's log fit for a terminal: no escape sequence, no control character, no line break."""
-    plain = _ESCAPES.sub("", text)
-    return " ".join("".join(c if c.isprintable() else " " for c in plain).split())
+    return " ".join(clean(text).split())
 
 
 def phase_text(progress: Progress, *, width: int | None = None) -> str:

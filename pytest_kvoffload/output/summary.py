@@ -31,7 +31,9 @@ def write_pytest_summary(
             reporter.write_line(f"{measurement.arm}: not complete ({'; '.join(measurement.notes)})", yellow=True)
     for problem in unreadable:
         reporter.write_line(problem, yellow=True)
-    reporter.write_line(f"measurements and server logs: {run_dir}")
+    here = reporter.config.invocation_params.dir
+    shown = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
+    reporter.write_line(f"measurements and server logs: {shown}")
 
 
 def render(measurements: Sequence[Measurement], *, width: int) -> str:
