@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_kvoffload.engine.masking import mask_text
 from pytest_kvoffload.errors import ConfigError, EngineError, LintError
 from pytest_kvoffload.session import Arm
 
@@ -16,7 +19,12 @@ __all__ = ["before_boot"]
 
 
 def before_boot(
-    *, insist: bool = False, warn: Callable[[str], None], lint: str = "error", settings: Mapping[str, Any] | None = None
+    *,
+    insist: bool = False,
+    warn: Callable[[str], None],
+    lint: str = "error",
+    settings: Mapping[str, Any] | None = None,
+    record: Path | None = None,
 ) -> Callable[[Arm], None]:
     """Return the check that a :class:`RunSession` makes before it boots an arm.
 
@@ -25,14 +33,20 @@ def before_boot(
         warn: receives what is worth knowing and no reason to refuse.
         lint: ``off``, ``warn`` or ``error``: what a lint error does.
         settings: the section ``[lint]`` of the configuration (``ignore``).
+        record: directory of the run; what was found is written to ``checks/<key>.json`` in it, for the report.
     """
 
     def check(arm: Arm) -> None:
         if arm.engine.kind == "attach":
             return
-        if lint != "off":
-            _lint(arm, level=lint, ignored=_ignored(settings or {}), warn=warn)
-        _look_at_machine(arm, insist=insist, warn=warn)
+        seen: list[dict[str, str]] = []
+        try:
+            if lint != "off":
+                _lint(arm, level=lint, ignored=_ignored(settings or {}), warn=warn, seen=seen)
+            _look_at_machine(arm, insist=insist, warn=warn, seen=seen)
+        finally:
+            if record is not None:
+                _write(record / "checks" / f"{arm.key}.json", seen)
 
     return check
 
@@ -54,7 +68,21 @@ def _ignored(settings: Mapping[str, Any]) -> frozenset[str]:
     return resolve(words, "[lint] ignore")
 
 
-def _lint(arm: Arm, *, level: str, ignored: frozenset[str], warn: Callable[[str], None]) -> None:
+def _write(path: Path, seen: list[dict[str, str]]) -> None:
+    """Write the file whole or not at all: workers of one run may check the same arm."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(seen, indent=1), encoding="utf-8")
+    partial.replace(path)
+
+
+def _line(arm: Arm, kind: str, name: str, outcome: str, text: str) -> dict[str, str]:
+    return {"arm": arm.name, "kind": kind, "name": name, "outcome": outcome, "text": mask_text(text)}
+
+
+def _lint(
+    arm: Arm, *, level: str, ignored: frozenset[str], warn: Callable[[str], None], seen: list[dict[str, str]]
+) -> None:
     """Lint what is about to boot.
 
     Raises:
@@ -78,6 +106,7 @@ def _lint(arm: Arm, *, level: str, ignored: frozenset[str], warn: Callable[[str]
         )
         if finding.code not in ignored
     ]
+    seen += [_line(arm, "lint", f"{f.code} {f.name}", f.severity, f"{f.message}; {f.remedy}") for f in found]
     errors = [f for f in found if f.severity == "error"]
     for finding in found:
         if finding.severity == "warning" or (finding.severity == "error" and level == "warn"):
@@ -93,7 +122,7 @@ def _text(finding: Diagnostic) -> str:
     return f"{finding.message} [{finding.code} {finding.name}]; {finding.remedy}"
 
 
-def _look_at_machine(arm: Arm, *, insist: bool, warn: Callable[[str], None]) -> None:
+def _look_at_machine(arm: Arm, *, insist: bool, warn: Callable[[str], None], seen: list[dict[str, str]]) -> None:
     """Refuse a boot that cannot succeed.
 
     Packages are not looked into here: that costs seconds a boot, and a boot that fails on them is explained anyway
@@ -118,5 +147,8 @@ def _look_at_machine(arm: Arm, *, insist: bool, warn: Callable[[str], None]) -> 
         cpu_platform=cpu_platform,
         packages="none",
     )
+    for made in report.checks:
+        said = "; ".join(filter(None, (made.saw, made.needed and f"needed: {made.needed}", made.remedy)))
+        seen.append(_line(arm, "preflight", made.name, made.status, said))
     for failed in refuse(report, insist=insist):
         warn(f"{arm.connector.name}: booted although {failed.name}: {failed.saw}")

@@ -49,7 +49,9 @@ def make_session(state: PluginState) -> RunSession:
         state.run_dir,
         owner_pid=int(config.workerinput[OWNER_KEY]) if state.is_worker else None,  # type: ignore[attr-defined]
         progress=_TerminalProgress(config) if _wants_progress(state) else None,
-        before_boot=before_boot(insist=options.insist, warn=_warn, lint=options.lint, settings=state.config.lint),
+        before_boot=before_boot(
+            insist=options.insist, warn=_warn, lint=options.lint, settings=state.config.lint, record=state.run_dir
+        ),
         owns_servers=not state.is_worker,
     )
 

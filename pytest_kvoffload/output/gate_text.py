@@ -26,14 +26,18 @@ def text(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def document(verdict: Verdict) -> bytes:
-    """Return the verdict as JSON: schema, outcome and exit code first, then all that it rests on."""
+def document(verdict: Verdict, *, command: str | None = None) -> bytes:
+    """Return the verdict as JSON: schema, outcome and exit code first, then all that it rests on.
+
+    ``command`` repeats the run, where it is known.
+    """
     return to_json(
         {
             "kind": "kvoffload-verdict",
             "schema_version": VERDICT_SCHEMA_VERSION,
             "outcome": verdict.outcome,
             "exit_code": int(verdict.exit_code),
+            **({"command": command} if command else {}),
             "verdict": verdict,
         },
         indent=1,

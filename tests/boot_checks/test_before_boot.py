@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +70,24 @@ def test_a_tier_larger_than_the_machine_is_refused_by_preflight() -> None:
 
 def test_an_attached_server_is_not_judged() -> None:
     before_boot(warn=print)(arm(TOO_SMALL, engine="attach"))
+
+
+def test_what_was_found_is_recorded_for_the_report_also_when_it_refuses(tmp_path: Path) -> None:
+    said: list[str] = []
+    refused, fine = arm(TOO_SMALL), arm({"size_gib": 0.125})
+    with pytest.raises(LintError):
+        before_boot(warn=said.append, record=tmp_path)(refused)
+    before_boot(warn=said.append, record=tmp_path)(fine)
+    (lint,) = [line for line in _recorded(tmp_path, refused) if line["kind"] == "lint" and line["outcome"] == "error"]
+    assert lint["arm"] == "x"
+    assert lint["name"] == "KVO701 below-one-chunk"
+    assert "8589934592" in lint["text"]
+    checks = [line for line in _recorded(tmp_path, fine) if line["kind"] == "preflight"]
+    assert {"name", "outcome", "text"} <= set(checks[0])
+    assert "ok" in {line["outcome"] for line in checks}
+    assert all(line["text"] for line in checks)
+
+
+def _recorded(folder: Path, checked: Arm) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads((folder / "checks" / f"{checked.key}.json").read_text())
+    return found

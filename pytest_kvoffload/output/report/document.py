@@ -174,10 +174,10 @@ def _directory(path: Path) -> RunDocument:
     parts += [_file(file) for name in ("demo.json", "verdict.json") if (file := path / name).is_file()]
     failures = tuple(_failure(file) for file in sorted(path.glob("**/failures/*.txt")))
     checks = tuple(check for file in sorted(path.glob("**/checks/*.json")) for check in _checks(file, problems))
-    if not parts and not failures:
+    if not parts and not failures and not checks:
         detail = "\n  ".join(["", *problems])
         raise UsageError(
-            f"{path}: nothing to report: no measurements/*.json, failures/*.txt, demo.json or verdict.json{detail}"
+            f"{path}: nothing to report: no measurements/*.json, failures/*.txt, checks/*.json, demo.json or verdict.json{detail}"
         )
     merged = merge([*parts, RunDocument(failures=failures, checks=checks, problems=tuple(problems))])
     ordered = tuple(sorted(merged.measurements, key=lambda m: m.started_at))
