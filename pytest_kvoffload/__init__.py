@@ -13,6 +13,7 @@ from pytest_kvoffload._version import __version__
 if TYPE_CHECKING:
     from pytest_kvoffload.assertions import (
         MeterAssertionError,
+        assert_blocks_stored,
         assert_client_and_server_agree_on_ttft,
         assert_hit_rate_above,
         assert_load_bandwidth_above,
@@ -59,6 +60,7 @@ __all__ = [
     "ServerInfo",
     "WorkloadConfig",
     "__version__",
+    "assert_blocks_stored",
     "assert_client_and_server_agree_on_ttft",
     "assert_hit_rate_above",
     "assert_load_bandwidth_above",

@@ -1,5 +1,6 @@
 """``assert_*``: a measurement in, nothing out or a :class:`MeterAssertionError` with the evidence."""
 
+from pytest_kvoffload.assertions.events import assert_blocks_stored
 from pytest_kvoffload.assertions.failure import MeterAssertionError, Outcome
 from pytest_kvoffload.assertions.hits import (
     assert_hit_rate_above,
@@ -26,6 +27,7 @@ from pytest_kvoffload.assertions.verdict import assert_offload_helps
 __all__ = [
     "MeterAssertionError",
     "Outcome",
+    "assert_blocks_stored",
     "assert_client_and_server_agree_on_ttft",
     "assert_hit_rate_above",
     "assert_load_bandwidth_above",

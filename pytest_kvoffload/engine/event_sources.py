@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import requests
 
 FLAG = "--kv-events-config"
-BUFFER_STEPS = 10_000
-"""Batches that the publisher keeps for those who missed them: one for each step that changed a cache."""
+BUFFER_STEPS = 900
+"""Batches that the publisher keeps for those who missed them: no more than its socket sends at once (1,000)."""
 _FIRST_PORT = 1
 _LONGEST_PATH = 107
 _TIMEOUT_SECONDS = 10.0
