@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
+
+from pytest_kvoffload.records import ConnectorConfig
 
 MASK = "***"
 _URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/@\s:]*:[^/@\s]*@")
+_URL_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@\s:]*:([^/@\s]*)@")
+SHORTEST_SECRET = 4
+_NO_SECRETS = frozenset({"none", "null", "true", "false", "empty", MASK})
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS = frozenset({"secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials"})
 _KEY_BEFORE = frozenset({"access", "api", "private", "secret", "account", "auth", "encryption"})
@@ -67,6 +74,65 @@ def mask_command(words: Iterable[str]) -> tuple[str, ...]:
         else:
             shown.append(_mask_argument(word))
     return tuple(shown)
+
+
+def secret_values(command: Iterable[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Collect the secrets that a process is given, so that they can be taken out of what it prints.
+
+    Values of secret names in its environment, flags and JSON arguments, and the passwords of URLs; each also in the
+    spellings in which a program may print it (URL-quoted, escaped). Words of fewer than four characters, and those
+    that stand for "none", are no secrets.
+    """
+    found: set[str] = set()
+    for name, value in env.items():
+        _collect(value, name, found)
+    hidden = False
+    for word in command:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            hidden = is_secret_name(flag) and not equals
+            if equals:
+                _collect(value, flag, found)
+        else:
+            _collect(word, "secret" if hidden else "", found)
+            hidden = False
+    spelt = {spelling for value in found for spelling in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
+    return tuple(sorted(spelt, key=len, reverse=True))
+
+
+def _collect(value: Any, name: str, found: set[str]) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _collect(item, str(key), found)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _collect(item, name, found)
+    elif isinstance(value, str):
+        if is_secret_name(name) and len(value) >= SHORTEST_SECRET and value.lower() not in _NO_SECRETS:
+            found.add(value)
+        found.update(word for word in _URL_PASSWORD.findall(value) if len(word) >= SHORTEST_SECRET)
+        if value.lstrip().startswith(("{", "[")):
+            try:
+                _collect(json.loads(value), "", found)
+            except ValueError:
+                return
+
+
+def mask_connector(connector: ConnectorConfig) -> ConnectorConfig:
+    """Return a connector as it may be stored: keys and passwords of its tier hidden, in its options too."""
+    return dataclasses.replace(
+        connector,
+        options={key: _mask_option(value, name=key) for key, value in connector.options.items()},
+        args=mask_command(connector.args),
+        env=mask_environment(connector.env),
+    )
+
+
+def _mask_option(value: Any, *, name: str) -> Any:
+    """A value of a configuration; JSON in a string is looked into."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return _mask_argument(value)
+    return mask_value(value, name=name)
 
 
 def _mask_argument(word: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
+from pytest_kvoffload.engine.masking import mask_connector
 from pytest_kvoffload.errors import ScrapeError, ServerDiedError, UsageError, WorkloadError
 from pytest_kvoffload.metrics.delta import delta
 from pytest_kvoffload.metrics.query import histogram, total
@@ -18,6 +19,7 @@ from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.probe.cache import reset_prefix_cache, settle
 from pytest_kvoffload.probe.clear import clear_tier, clear_words, no_cold_phase
 from pytest_kvoffload.probe.environment import environment_of
+from pytest_kvoffload.probe.events import PhaseEvents
 from pytest_kvoffload.probe.interface import (
     Disturbance,
     MeasurementDiedError,
@@ -35,6 +37,7 @@ from pytest_kvoffload.records import (
     PhaseResult,
     PlanSummary,
     RequestSample,
+    ServerInfo,
     Snapshot,
     WorkloadConfig,
     to_json,
@@ -137,6 +140,7 @@ class _Run:
         self.phases: list[PhaseResult] = []
         self.plan: Plan | None = None
         self.late_notes: list[str] = []
+        self.events = PhaseEvents()
         self.transcripts: dict[int, tuple[int, ...]] = {}
         self.progressed_at = self.phase_began = 0.0
         self.progress_told: tuple[str, int] = ("", 0)
@@ -147,8 +151,11 @@ class _Run:
         plan = self._make_plan()
         self.plan = plan
         self.notes += plan.notes
-        for phase in plan.phases:
-            self._one_phase(phase)
+        try:
+            for phase in plan.phases:
+                self._one_phase(phase)
+        finally:
+            self.events.close()
 
     def _make_plan(self) -> Plan:
         info = self.server.info
@@ -169,12 +176,24 @@ class _Run:
                 check=self.server.check,
             )
         plan = build_plan(self.workload, info, pool, tier_tokens=tier_tokens)
-        if info.resets and reset_clears_tier(info, self.connector):
+        return self._kept_apart(plan, info)
+
+    def _kept_apart(self, plan: Plan, info: ServerInfo) -> Plan:
+        """Make sure that nothing older can be a hit in a cold phase: by a reset, a clear or a salt."""
+        if self.workload.cache_salt is not None:
+            # The cold phase is looked at afterwards: one that hits is refused.
+            self.notes.append("every request carries the workload's own cache_salt: older KV under it can be hits")
+            plan = plan.with_salt(self.workload.cache_salt)
+        cold = any(phase.preparation == "clear" for phase in plan.phases)
+        if not cold or (info.resets and reset_clears_tier(info, self.connector)):
             return plan
         if not info.salted:
             if not info.clears or not info.resets:
                 raise WorkloadError(no_cold_phase(info))
             self.notes.append("this tier is not emptied by vLLM's reset: it is cleared by " + clear_words(info.clears))
+            # Beside a tier that ignores salts there may be others that do not (MultiConnector).
+            return plan if self.workload.cache_salt is not None else plan.with_salt(self.salt)
+        if self.workload.cache_salt is not None:
             return plan
         why = (
             "the server has no developer mode, so no cache can be reset"
@@ -191,6 +210,7 @@ class _Run:
 
     def _one_phase(self, phase: PlannedPhase) -> None:
         notes = self._prepare_disturbed(phase) if self.disturbed else self._prepare(phase)
+        self.events.begin(self.server.info)
         before = scrape(self.server.info.metrics_urls)
         drive = Drive(phase, self._target(), history=self.transcripts)
         begun = self.phase_began = time.monotonic()
@@ -212,7 +232,10 @@ class _Run:
             self._keep(phase, samples, self._delta_or_nothing(before), seconds, notes)
             raise
         self.transcripts.update(drive.transcripts())
-        self._keep(phase, samples, delta(before, after), seconds, notes)
+        meters = delta(before, after)
+        self._keep(phase, samples, meters, seconds, notes)
+        if phase.preparation == "clear" and self.workload.mode != "replay_log":
+            _refuse_warm(phase.name, samples, meters)
 
     @contextmanager
     def _disturbed(self, phase: str) -> Iterator[list[str]]:
@@ -249,12 +272,12 @@ class _Run:
         if phase.preparation == "restart" and self.restart is not None:
             self.server = self.restart()
             return ("the server was restarted before this phase",)
-        if phase.preparation in {"clear", "reset"} and info.resets:
+        if phase.preparation in {"clear", "reset", "own"} and info.resets:
             if not self.phases:
                 # Later phases begin where the one before has settled.
                 settle(info, check=check)
             refusals = reset_prefix_cache(
-                info, external=phase.preparation == "clear", check=check, headers=self.headers
+                info, external=phase.preparation != "reset", check=check, headers=self.headers
             )
             if phase.preparation == "clear":
                 clear_tier(info)
@@ -278,20 +301,28 @@ class _Run:
             found.append("counters went down during this phase: " + ", ".join(meters.resets[:3]))
         if meters.restarts:
             found.append("a server process was replaced during this phase: " + ", ".join(meters.restarts))
-        if phase.preparation == "clear" and self.workload.mode not in {"replay_log"}:
-            hits = total(meters, "vllm:external_prefix_cache_hits_total") or 0.0
-            if hits > 0:
-                found.append(f"the cold phase was not cold: {hits:g} tokens came from a tier that was not empty")
         late = _late_delivery(samples, meters)
         if late is not None:
             found.append(late)
+        events = self.events.end()
+        if events is not None and events.lost_batches:
+            found.append(f"{events.lost_batches} batches of KV cache events were lost: their counts are lower bounds")
+        found += events.notes if events is not None else ()
         self.phases.append(
-            PhaseResult(name=phase.name, samples=samples, delta=meters, duration_seconds=seconds, notes=tuple(found))
+            PhaseResult(
+                name=phase.name,
+                samples=samples,
+                delta=meters,
+                duration_seconds=seconds,
+                notes=tuple(found),
+                kv_events=events,
+            )
         )
 
     # ----------------------------------------------------------------------------------------- while it runs
     def _tick(self, phase: PlannedPhase, drive: Drive) -> None:
         self.server.check()
+        self.events.drain()
         now = time.monotonic()
         if self.progress is None or now - self.progressed_at < PROGRESS_SECONDS:
             return
@@ -366,7 +397,7 @@ class _Run:
             artefacts["measurement"] = str(self.artefacts_dir / f"{name}.measurement.json")
         measurement = Measurement(
             arm=self.arm,
-            connector=self.connector,
+            connector=mask_connector(self.connector),
             server=info,
             workload=self.workload,
             plan=self._no_plan() if self.plan is None else self.plan.summary,
@@ -400,6 +431,29 @@ class _Run:
             evicts=False,
             explanation="stopped before anything was planned",
         )
+
+
+def _refuse_warm(name: str, samples: tuple[RequestSample, ...], meters: Delta) -> None:
+    """Refuse a cold phase that hit: in none of the generated ones are two prompts alike, so an older run warmed it.
+
+    A log of the user's own repeats what it repeats, and is not judged.
+
+    Raises:
+        WorkloadError: says how much came from where.
+    """
+    external = total(meters, "vllm:external_prefix_cache_hits_total") or 0.0
+    # What the server tells of each answer leaves other traffic out; where it does not tell, the counter stands.
+    told = [sample.cached_tokens for sample in samples if sample.cached_tokens is not None]
+    ours = float(sum(told)) if told and len(told) == len(samples) else external
+    if min(external, ours) <= 0:
+        return
+    asked = sum(sample.prompt_tokens for sample in samples)
+    raise WorkloadError(
+        f"the cold phase {name!r} was not cold: {min(external, ours):g} of {asked} prompt tokens came from a tier, and "
+        f"none of them was ever asked before in this measurement. An earlier run, or another server on the same tier, "
+        f"stored them, and what is measured now would be its work. Give the tier a directory, prefix or database of "
+        f"its own, or leave workload.cache_salt out"
+    )
 
 
 def _late_delivery(samples: tuple[RequestSample, ...], meters: Delta) -> str | None:

@@ -8,6 +8,7 @@
 ``no_reuse``            nothing is ever asked twice: no cache can help, and no assertion may pass
 ``chat``                several turns over a history that the model generated
 ``restart``             the server is restarted before the revisit: only a tier that outlives it can serve
+``shared``              another server's prompts, never seen by this one: only a tier that both use can serve them
 ``replay_log``          a request log of the user's own, twice
 ``fault``               a revisit before, during and after something is broken: what ``kvoffload chaos`` sends
 ======================  ==========================================================================================
@@ -206,6 +207,25 @@ def _restart(draft: Draft) -> Plan:
     )
 
 
+def _shared(draft: Draft) -> Plan:
+    if draft.workload.cache_salt is None:
+        raise ConfigError(
+            section="workload",
+            key="cache_salt",
+            got="nothing",
+            expected="the salt that the other server's measurement was given: without it every key differs",
+        )
+    sessions = _evicting_sessions(draft)
+    text = (
+        f"{sessions} sessions that another server was asked before and this one never: only a tier that both use can "
+        "serve them"
+    )
+    return Plan(
+        summary=draft.summary(sessions, text),
+        phases=(draft.phase("restored", draft.cycle(sessions, range(1), repeats=draft.workload.repeats), "own"),),
+    )
+
+
 def _replay_log(draft: Draft) -> Plan:
     path = draft.workload.request_log
     if path is None:
@@ -281,6 +301,7 @@ MODES: Mapping[str, Callable[[Draft], Plan]] = {
     "no_reuse": _no_reuse,
     "chat": _chat,
     "restart": _restart,
+    "shared": _shared,
     "replay_log": _replay_log,
     "fault": _fault,
 }

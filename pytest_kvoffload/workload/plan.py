@@ -17,8 +17,9 @@ from typing import Literal
 from pytest_kvoffload.errors import ConfigError, WorkloadError
 from pytest_kvoffload.records import PhaseName, PlanSummary, RequestSpec, ServerInfo, WorkloadConfig
 
-Preparation = Literal["clear", "none", "reset", "restart"]
-"""What happens before a phase: everything cleared, nothing, the device cache reset, the server restarted."""
+Preparation = Literal["clear", "none", "reset", "restart", "own"]
+"""What happens before a phase: everything cleared, nothing, the device cache reset, the server restarted, or what the
+server holds alone cleared (device and host tier) and nothing that it may share."""
 
 DEFAULT_BLOCK_TOKENS = 16
 """Assumed where the server does not tell its block size (vLLM's default on GPUs)."""

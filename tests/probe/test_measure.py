@@ -205,16 +205,14 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert not measurement_from_json(Path(partial.artefacts["measurement"]).read_bytes()).complete
 
 
-def test_a_cold_phase_that_was_not_cold_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_phase_that_was_not_cold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeVLLM(FakeConfig(tier_blocks=400)) as server:
         run(server)
         # A reset that claims to empty the tier and does not.
         monkeypatch.setattr(server, "reset", lambda external: True)
         server.device.clear()
-        measurement = run(server)
-    assert measurement.phase("cold").notes == (
-        "the cold phase was not cold: 1920 tokens came from a tier that was not empty",
-    )
+        with pytest.raises(WorkloadError, match=r"was not cold: 1920 of 1980 prompt tokens came from a tier"):
+            run(server)
 
 
 # ------------------------------------------------------------------------------------------------------ modes
