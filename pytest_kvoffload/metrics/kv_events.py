@@ -137,6 +137,8 @@ class EventListener:
         for counter, socket in self._streams:
             self._read(counter, socket)
             self._catch_up(counter)
+            if counter.last is None and counter.source.replay_endpoint is not None:
+                counter.last = -1  # the publisher has nothing to replay: its first batch will be number 0
             counter.reset()
 
     def drain(self) -> None:
@@ -186,8 +188,10 @@ class EventListener:
             socket.close(linger=0)
             raise EngineError(f"cannot listen to KV cache events at {source.endpoint}: {error}") from error
         finally:
-            with contextlib.suppress(zmq.ZMQError):
-                socket.disable_monitor()
+            if not socket.closed:
+                with contextlib.suppress(zmq.ZMQError):
+                    socket.disable_monitor()
+            monitor.close(linger=0)
         return socket
 
     def _read(self, counter: EventCounter, socket: zmq.Socket[bytes]) -> None:
