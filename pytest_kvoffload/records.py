@@ -43,9 +43,9 @@ class EngineConfig:
     """Interpreter that has vllm (kind ``local``); ``None`` is the running one."""
     vllm_version: str | None = None
     """Version of the managed engine (kind ``cpu``); ``None`` is the pinned default."""
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     """Base URL of a running server (kind ``attach``)."""
-    metrics_urls: tuple[str, ...] = ()
+    metrics_urls: tuple[str, ...] = field(default=(), repr=False)
     """Metrics endpoints (kind ``attach``); empty means ``url`` + ``/metrics``, or those of the engines behind it."""
     engine_urls: tuple[str, ...] = ()
     """The engines behind a router (kind ``attach``); empty means those that the router or ``metrics_urls`` name."""
@@ -53,9 +53,9 @@ class EngineConfig:
     """Listen to the server's KV cache events (blocks stored and removed, by medium)."""
     kv_event_endpoints: tuple[str, ...] = ()
     """ZMQ endpoints to listen to (kind ``attach``); empty means those that the server names (vLLM 0.31 and later)."""
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     """Further vLLM arguments, passed through as they are."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment variables of the server."""
     max_model_len: int | None = None
     """``--max-model-len``; ``None`` leaves it to vLLM."""
@@ -70,14 +70,15 @@ class ConnectorConfig:
     """One named connector under test: an arm of the comparison.
 
     ``kind`` names a connector kind of ``engine/connectors`` (``recompute``, ``native``, ``raw`` ...);
-    ``options`` are that record's own keys, already validated.
+    ``options`` are that record's own keys, already validated. Options, arguments and
+    environment may hold keys of a tier: they are not in the ``repr``, which pytest prints with a failing test.
     """
 
     name: str
     kind: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

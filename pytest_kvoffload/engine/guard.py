@@ -6,6 +6,7 @@ Run as a script (standard library only, no imports of the package). Its first li
 ``owner_pid``/``owner_start``  the process whose death ends the server (start time in clock ticks, to notice a reused
     pid); ``command``, ``env``, ``log``, ``cwd``  what to run and where its output goes; ``status``  a file that
     receives ``{"guard_pid", "server_pid", "exit_code"}``; ``engine_id``  names the server's files in /dev/shm;
+    ``secrets``  what is replaced by ``***`` in the server's output before it is written;
     ``scratch``  a folder for its sockets and temporary files, removed at the end;
     ``grace``  seconds between SIGTERM and SIGKILL.
 
@@ -19,17 +20,22 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 OWNER_GONE_GRACE_SECONDS = 4.0
 POLL_SECONDS = 0.5
+IDLE_SECONDS = 1.0
+COPIER_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -109,6 +115,46 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def secret_pattern(secrets: Sequence[str]) -> re.Pattern[bytes] | None:
+    """What finds these secrets as words of their own; ``None`` when there are none."""
+    if not secrets:
+        return None
+    words = b"|".join(re.escape(secret.encode()) for secret in sorted(secrets, key=len, reverse=True))
+    return re.compile(rb"(?<![A-Za-z0-9])(?:" + words + rb")(?![A-Za-z0-9])")
+
+
+def copy_masked(source: int, target: int, masks: re.Pattern[bytes]) -> None:
+    """Copy whole lines from one descriptor to another, masked; close both at the end.
+
+    An unfinished line is written once nothing has come for a while, so that a question or a progress bar is seen.
+    """
+    held = b""
+    try:
+        while True:
+            ready, _, _ = select.select([source], [], [], IDLE_SECONDS if held else None)
+            if ready:
+                data = os.read(source, 65536)
+                held += data
+                cut = len(held) if not data else max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
+            else:
+                data, cut = b" ", len(held)
+            if cut:
+                _write_all(target, masks.sub(b"***", held[:cut]))
+                held = held[cut:]
+            if not data:
+                return
+    finally:
+        os.close(source)
+        os.close(target)
+
+
+def _write_all(target: int, data: bytes) -> None:
+    """Write everything; a full disk loses lines of a log, and must not stop the server that prints them."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(target, data) :]
+
+
 class Guard:
     """One server and the reasons to end it."""
 
@@ -118,6 +164,7 @@ class Guard:
         self.began = time.time()
         self.shared_memory: set[str] = set()
         self.server: subprocess.Popen[bytes] | None = None
+        self.copier: threading.Thread | None = None
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(wake_write, False)
@@ -151,13 +198,13 @@ class Guard:
         if not self.owner_alive():
             self.remove_scratch()
             return 1
-        with Path(self.job["log"]).open("ab") as log:
+        with self.output() as out:
             self.server = subprocess.Popen(
                 self.job["command"],
                 env=self.job["env"],
                 cwd=self.job["cwd"],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 # Should this guard itself be killed outright, the server follows it.
@@ -168,8 +215,25 @@ class Guard:
         self.end(grace)
         code = self.server.returncode
         self.remove_leftovers()
+        if self.copier is not None:
+            self.copier.join(COPIER_SECONDS)
         self.write_status(code)
         return 0
+
+    @contextlib.contextmanager
+    def output(self) -> Iterator[int]:
+        """Yield where the server's output goes: the log, or a pipe to the thread that takes the secrets out."""
+        log = os.open(self.job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        masks = secret_pattern(self.job["secrets"])
+        if masks is None:
+            yield log
+            os.close(log)
+            return
+        source, sink = os.pipe()
+        self.copier = threading.Thread(target=copy_masked, args=(source, log, masks), daemon=True)
+        self.copier.start()
+        yield sink
+        os.close(sink)  # the server's own ends stay open until it and all its children are gone
 
     def watch(self) -> float:
         """Wait for a reason to end; return the grace in seconds that the server gets."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_kvoffload.engine import guard
-from pytest_kvoffload.engine.masking import mask_command
+from pytest_kvoffload.engine.masking import mask_command, secret_values
 from pytest_kvoffload.engine.processes import Process
 from pytest_kvoffload.engine.server import STOP_GRACE_SECONDS, Supervision
 
@@ -28,7 +28,8 @@ def start_supervised(
     Args:
         command: what to run; it is written, masked, as the first line of the log.
         env: its whole environment.
-        log: absolute path; beside it the guard keeps ``.status.json`` and ``.guard.log``.
+        log: absolute path; what the command prints goes there, without its secrets. Beside it the guard keeps
+            ``.status.json`` and ``.guard.log``.
         scratch: directories that are removed when the command has ended.
         owner: the process whose death ends the command.
         engine_id: names the ``/dev/shm`` files to remove; empty for none.
@@ -49,6 +50,8 @@ def start_supervised(
         "status": str(status),
         "engine_id": engine_id,
         "grace": STOP_GRACE_SECONDS,
+        # vLLM prints its arguments, the tier's keys among them, and an SDK's error may quote a URL with its password.
+        "secrets": list(secret_values(command, env)),
     }
     with log.open("a", encoding="utf-8") as out:
         out.write(f"# {' '.join(mask_command(command))}\n")

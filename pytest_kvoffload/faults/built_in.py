@@ -6,8 +6,8 @@ import dataclasses
 
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVOffloadConfig, WorkloadConfig
 
-NUM_GPU_BLOCKS = 40
-"""A device cache of 5,120 tokens on the CPU backend."""
+NUM_GPU_BLOCKS, MAX_MODEL_LEN = 40, 4096
+"""A device cache of 5,120 tokens on the CPU backend; vLLM refuses one that does not hold the longest request."""
 WORKLOAD = WorkloadConfig(prefix_tokens=1024, suffix_tokens=16, output_tokens=8, sessions=8)
 CONNECTORS = (
     ConnectorConfig(name="native", kind="native", options={"size_gib": 0.25}),
@@ -39,7 +39,8 @@ def for_chaos(config: KVOffloadConfig) -> KVOffloadConfig:
     """
     engine: EngineConfig = config.engine
     if engine.num_gpu_blocks is None and config.model.path is None:
-        engine = dataclasses.replace(engine, num_gpu_blocks=NUM_GPU_BLOCKS)
+        longest = engine.max_model_len or MAX_MODEL_LEN
+        engine = dataclasses.replace(engine, num_gpu_blocks=NUM_GPU_BLOCKS, max_model_len=longest)
     workload = config.workload
     if dataclasses.replace(workload, seed=0) == WorkloadConfig():
         workload = dataclasses.replace(WORKLOAD, seed=workload.seed)

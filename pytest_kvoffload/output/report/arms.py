@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_kvoffload.output.report.text import one_line
 from pytest_kvoffload.output.rows import PhaseRow, arm_rows, phases_named
-from pytest_kvoffload.records import ConnectorConfig, Measurement, PhaseResult, WorkloadConfig
+from pytest_kvoffload.records import ConnectorConfig, Measurement, PhaseResult, WorkloadConfig, to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def _identity(measurement: Measurement) -> str:
     connector: ConnectorConfig = measurement.connector
     workload: WorkloadConfig = dataclasses.replace(measurement.workload, seed=0)
     server = measurement.server
-    return repr((measurement.arm, connector, workload, server.model, server.engine_kind, server.vllm_version))
+    return repr((measurement.arm, to_json(connector), workload, server.model, server.engine_kind, server.vllm_version))
 
 
 def _distinct(arms: Sequence[str]) -> list[str]:
