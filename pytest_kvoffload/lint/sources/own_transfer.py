@@ -1,0 +1,101 @@
+"""What a kind of our own configuration means to vLLM: its ``--kv-transfer-config``, for the rules to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_kvoffload.lint.model import Config, Location, Member, Node
+from pytest_kvoffload.lint.sources.collect import Collector
+from pytest_kvoffload.lint.sources.tree import from_json, from_yaml, scalar_node, yaml_scalar
+from pytest_kvoffload.lint.sources.yamltree import YNode
+
+GIB = 2**30
+_CONNECTORS: Mapping[str, str] = {
+    "native": "OffloadingConnector",
+    "tiering": "OffloadingConnector",
+    "simple_cpu": "SimpleCPUOffloadConnector",
+    "example": "ExampleConnector",
+}
+"""Kinds whose options are, but for those below, the connector's own keys."""
+_NOT_KEYS = ("kind", "args", "env", "extra_config", "size_gib", "kv_transfer_config", "via", "clear", "connectors")
+_LINK = ("link_bandwidth_bytes_per_second", "link_latency_seconds")
+"""Keys of our own offload spec on the CPU backend: vLLM's spec is not asked about them."""
+
+
+def transfer_of(out: Collector, table: YNode, connectors: YNode) -> Config | None:
+    """Return the configuration that a connector's table stands for, ``None`` where there is none or it is not known.
+
+    Args:
+        out: whose source the table lies in.
+        table: one connector.
+        connectors: all of them; a MultiConnector names others.
+    """
+    raw = table.get("kv_transfer_config")
+    if table.string("kind") == "raw" and raw is not None and raw.kind == "scalar":
+        node, error, where = from_json(out.source, raw.text)
+        place = out.location(where if error else raw.at)
+        return Config(kind="kv-transfer-config", node=node, location=place, text=raw.scalar, error=error)
+    made = _node(out, table, connectors)
+    return None if made is None else Config(kind="kv-transfer-config", node=made, location=made.location)
+
+
+def _node(out: Collector, table: YNode, connectors: YNode) -> Node | None:
+    kind = table.string("kind") or ""
+    raw = table.get("kv_transfer_config")
+    if kind == "raw" and raw is not None:
+        return from_yaml(out.source, raw)
+    kind_node = table.get("kind")
+    place = out.location(kind_node.at if kind_node is not None else table.at)
+    if kind == "multi":
+        members = [Member(key="connectors", location=place, node=_children(out, table, connectors, place))]
+        return _transfer_node("MultiConnector", members, place)
+    if kind not in _CONNECTORS:
+        return None
+    extra = [_size(out, table)] if table.get("size_gib") is not None else []
+    if kind == "tiering":
+        extra.append(Member(key="spec_name", location=place, node=scalar_node("TieringOffloadingSpec", place, "")))
+    for key, value in table.members():
+        if key.scalar not in (*_NOT_KEYS, *_LINK):
+            extra.append(Member(key=key.scalar, location=out.location(key.at), node=from_yaml(out.source, value)))
+    further = table.get("extra_config")
+    if further is not None and further.kind == "map":
+        extra.extend(from_yaml(out.source, further).members)
+    return _transfer_node(_CONNECTORS[kind], extra, place)
+
+
+def _children(out: Collector, table: YNode, connectors: YNode, place: Location) -> Node:
+    """The children of a MultiConnector: tables of its own, or other connectors of the file by name."""
+    listed = table.get("connectors")
+    items: list[Node] = []
+    for child in listed.items if listed is not None and listed.kind == "seq" else ():
+        named = connectors.get(child.scalar) if child.kind == "scalar" else child
+        made = None
+        if named is not None and named is not table and named.kind == "map" and named.string("kind") != "multi":
+            made = _node(out, named, connectors)
+        items.append(made if made is not None else Node(kind="unresolved", location=out.location(child.at)))
+    return Node(kind="array", location=place, items=tuple(items))
+
+
+def _transfer_node(name: str, extra: list[Member], place: Location) -> Node:
+    members = (
+        Member(key="kv_connector", location=place, node=scalar_node(name, place, "")),
+        Member(key="kv_role", location=place, node=scalar_node("kv_both", place, "")),
+        Member(
+            key="kv_connector_extra_config",
+            location=place,
+            node=Node(kind="object", location=place, members=tuple(extra)),
+        ),
+    )
+    return Node(kind="object", location=place, members=members)
+
+
+def _size(out: Collector, table: YNode) -> Member:
+    size = table.get("size_gib")
+    assert size is not None
+    location = out.location(size.at)
+    number = yaml_scalar(size)
+    valid = isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < number < 2**30
+    node = (
+        scalar_node(round(number * GIB), location, size.scalar) if valid else Node(kind="unresolved", location=location)
+    )
+    return Member(key="cpu_bytes_to_use", location=location, node=node)
