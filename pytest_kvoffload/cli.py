@@ -23,7 +23,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "check this machine before a boot, explain the log of a failed one",
     "meters": "read the meters of a running vLLM and say whether its tier helps",
     "gate": "block a change that regresses the TTFT tail",
-    "chaos": "break a tier under a running server and say what its requests then get",
+    "chaos": "break a tier under a running server, say what its requests then get",
     "report": "write one HTML file of what runs have measured",
     "baseline": "update, show and compare recorded baselines",
 }

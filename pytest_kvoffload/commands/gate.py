@@ -119,7 +119,11 @@ def measured(
             result = run_gate(session, plan, say=say)
         finally:
             session.close()
+    from pytest_kvoffload.output.gate_table import print_gate_table
+
     verdict = dataclasses.replace(result.verdict, notes=(*notes, *result.verdict.notes))
+    arms = {"reference": result.reference, "candidate": result.candidate, **result.others}
+    print_gate_table(arms, verdict, phase=plan.policy.phase)
     return report(args, verdict, out, path, connector=plan.candidate.connector.name)
 
 
@@ -196,4 +200,6 @@ def _calibrate(args: argparse.Namespace, path: Path | None, plan: GatePlan, sess
 
 def say(text: str) -> None:
     """Say on stderr how far it has come."""
-    print(f"kvoffload gate: {text}", file=sys.stderr, flush=os.isatty(2))
+    from pytest_kvoffload.output.wrap import fit_stream
+
+    print(fit_stream(f"kvoffload gate: {text}", sys.stderr), file=sys.stderr, flush=os.isatty(2))

@@ -1,9 +1,9 @@
 """A program under a pseudo-terminal, and what a person would have seen: drawn by a terminal emulator (pyte).
 
-    seen = record([sys.executable, "-m", "pytest"], columns=80)
-    seen.screen       # every line that is left when it has ended, scrolled away or not
-    seen.frames       # every state that a changed line had in between
-    seen.overflows    # lines that did not fit the width
+seen = record([sys.executable, "-m", "pytest"], columns=80)
+seen.screen       # every line that is left when it has ended, scrolled away or not
+seen.frames       # every state that a changed line had in between
+seen.overflows    # lines that did not fit the width
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def record(
     os.close(slave)
     screen = pyte.Screen(columns + SLACK, SCROLLBACK)
     stream = pyte.ByteStream(screen)
-    raw, frames = bytearray(), []
+    raw = bytearray()
+    frames: list[str] = []
     deadline = time.monotonic() + timeout_seconds
     try:
         while time.monotonic() < deadline:
