@@ -207,7 +207,8 @@ def _with_members(
     if connector.kind != "multi" or not isinstance(listed, list):
         return connector
     members: list[Any] = []
-    args, env = list(connector.args), dict(connector.env)
+    args: list[str] = []
+    env = dict(connector.env)
     for name in listed:
         if not isinstance(name, str):
             members.append(name)
@@ -227,7 +228,7 @@ def _with_members(
         args += member.args
         env = {**member.env, **env}
     return dataclasses.replace(
-        connector, options={**connector.options, "connectors": members}, args=tuple(args), env=env
+        connector, options={**connector.options, "connectors": members}, args=(*args, *connector.args), env=env
     )
 
 

@@ -35,12 +35,12 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
         if kind.name == "multi":
             raise reader.fail("kind", "any kind but multi: a MultiConnector does not nest", got="multi")
         made = kind.build(reader, context)
+        if "--kv-offloading-size" in made.args:
+            raise reader.fail("via", "'config': the flag replaces the whole MultiConnector", got="flag")
         if made.kv_transfer_config is None or "kv_connector" not in made.kv_transfer_config:
             raise reader.fail("kind", "a connector with a --kv-transfer-config of its own", got=child["kind"])
         if "engine_id" in made.kv_transfer_config:
             raise reader.fail("engine_id", "no engine_id in a child: vLLM gives it the parent's")
-        if "--kv-offloading-size" in made.args:
-            raise reader.fail("via", "'config': the flag replaces the whole MultiConnector", got="flag")
         children.append(made)
     return _joined(children)
 
