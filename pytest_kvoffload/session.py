@@ -219,7 +219,8 @@ class RunSession:
             raise
         finally:
             self.progress.clear()
-        _write(record, json.dumps(server.to_record()).encode())
+        # For this user alone, and gone with the server: another process needs a helper's environment, keys included.
+        _write(record, json.dumps(server.to_record()).encode(), mode=0o600)
         self._own[key] = server
         return server
 
@@ -332,17 +333,13 @@ def _refuse_degraded(measurement: Measurement) -> None:
     Raises:
         TierDegradedError: names the cause found in the log.
     """
-    from pytest_kvoffload.engine.postmortem import degraded
+    from pytest_kvoffload.engine.logs import tier_given_up
 
     if measurement.server.log_path is None:
         return
-    found = degraded(Path(measurement.server.log_path).read_text(encoding="utf-8", errors="replace"))
-    if found is not None:
-        shown = "\n".join(f"    {line}" for line in found.lines)
-        raise TierDegradedError(
-            f"the server of {measurement.arm!r} runs without its tier: {found.cause}\n  what to do: {found.remedy}\n"
-            f"  log: {measurement.server.log_path}\n{shown}"
-        )
+    lost = tier_given_up(Path(measurement.server.log_path), server=f"the server of {measurement.arm!r}")
+    if lost is not None:
+        raise lost
 
 
 def _refuse_dead_helpers(measurement: Measurement, server: RunningServer | None) -> None:
@@ -359,9 +356,10 @@ def _digest(record: object) -> str:
     return hashlib.sha256(to_json(record)).hexdigest()[:12]
 
 
-def _write(path: Path, raw: bytes) -> None:
+def _write(path: Path, raw: bytes, *, mode: int = 0o644) -> None:
     """Write a file whole or not at all: another process of the run may be reading it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.touch(mode=mode)
     partial.write_bytes(raw)
     partial.replace(path)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_kvoffload.engine import devicelock
 from pytest_kvoffload.engine.helpers import start_helpers, stop_helpers
-from pytest_kvoffload.engine.logs import explain, last_line, read_log, tail
+from pytest_kvoffload.engine.logs import explain, last_line, read_log, tail, tier_given_up
 from pytest_kvoffload.engine.masking import mask_command, mask_environment, mask_text, mask_value
 from pytest_kvoffload.engine.plan import LaunchPlan, make_plan
 from pytest_kvoffload.engine.processes import Process, free_port, port_holder, port_is_free, this_process
@@ -55,6 +55,7 @@ def boot(
         EngineError: interpreter, model, port or device are not to be had.
         BootError: the server died; the message names the first cause in its log.
         ReadinessTimeoutError: it neither died nor became ready in ``engine.boot_timeout_seconds``.
+        TierDegradedError: it is ready, but its log says that it runs without its tier.
     """
     if engine.kind == "attach":
         raise UsageError("an engine of kind 'attach' is not booted: it is a server that runs already")
@@ -210,7 +211,7 @@ class _Launch:
         return env
 
     def wait_until_ready(self) -> RunningServer:
-        """Poll until ``/health`` answers 200 and the server has told about itself."""
+        """Poll until ``/health`` answers 200 and the server has told about itself; refuse one that lost its tier."""
         import requests
 
         deadline = self.began + self.engine.boot_timeout_seconds
@@ -238,6 +239,8 @@ class _Launch:
             ready = time.monotonic()
             read = read_back(self.url, (f"{self.url}/metrics",), session)
         self._raise_if_dead()
+        if (lost := tier_given_up(self.log, server=f"the server of {self.connector.name!r}")) is not None:
+            raise lost
         self.say(f"{self.connector.name}: ready after {ready - self.began:.0f} s")
         return RunningServer(
             self._info(read, ready - self.began),

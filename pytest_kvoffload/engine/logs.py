@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pytest_kvoffload.errors import TierDegradedError
+
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(\([A-Za-z_]+[^)]*pid=\d+\)\s*)+")
 TAIL_BYTES = 64 * 1024
@@ -45,3 +47,19 @@ def explain(path: Path, *, exit_code: int | None) -> tuple[str, str]:
         return "", ""
     found = diagnose(text, exit_code=exit_code)
     return found.cause, found.remedy
+
+
+def tier_given_up(path: Path, *, server: str) -> TierDegradedError | None:
+    """Return the error to raise when a live server's log says that it runs without its tier.
+
+    Such a server answers, and ``/health`` is 200: its log is the only one to tell.
+    """
+    from pytest_kvoffload.engine.postmortem import degraded
+
+    found = degraded(read_log(path))
+    if found is None:
+        return None
+    shown = "\n".join(f"    {line}" for line in found.lines)
+    return TierDegradedError(
+        f"{server} runs without its tier: {found.cause}\n  what to do: {found.remedy}\n  log: {path}\n{shown}"
+    )
