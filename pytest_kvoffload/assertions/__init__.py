@@ -2,6 +2,7 @@
 
 from pytest_kvoffload.assertions.events import assert_blocks_stored
 from pytest_kvoffload.assertions.failure import MeterAssertionError, Outcome
+from pytest_kvoffload.assertions.faults import assert_recovers_within, assert_requests_succeed
 from pytest_kvoffload.assertions.hits import (
     assert_hit_rate_above,
     assert_no_allocation_failures,
@@ -39,6 +40,8 @@ __all__ = [
     "assert_nothing_left_behind",
     "assert_offload_helps",
     "assert_preemptions_below",
+    "assert_recovers_within",
+    "assert_requests_succeed",
     "assert_restored_faster_than_cold",
     "assert_same_output",
     "assert_store_cost_bounded",

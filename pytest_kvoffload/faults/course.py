@@ -126,17 +126,13 @@ class Chaos:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Chaos:
-        self._stack.enter_context(self.session.exclusive())
-        try:
-            self._stack.enter_context(self.stage)
-        except BaseException:
-            self._stack.close()
-            raise
+        self._stack.enter_context(self.stage)
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._stop_servers()
+            with self.session.exclusive():
+                self._stop_servers()
         finally:
             self._stack.close()
 
@@ -144,10 +140,11 @@ class Chaos:
         """Why a fault does not apply here; empty when it does."""
         return self.stage.refusal(fault)
 
-    def run(self, fault: Fault) -> FaultResult:
+    def run(self, fault: Fault, *, workload: WorkloadConfig | None = None) -> FaultResult:
         """Run one scenario and write its evidence down.
 
-        A fault that does not apply, or cannot be made on this machine, is a result of its own kind and no error.
+        ``workload`` replaces the usual one. A fault that does not apply, or cannot be made on this machine, is a result
+        of its own kind and no error.
 
         Raises:
             EngineError: the healthy server did not boot.
@@ -156,11 +153,16 @@ class Chaos:
         refused = self.refusal(fault)
         if refused:
             return self._write(_not_applicable(fault, self.arm, refused))
+        with self.session.exclusive():
+            return self._write(self._run(fault, workload or self.workload))
+
+    def _run(self, fault: Fault, workload: WorkloadConfig) -> FaultResult:
         begun = time.monotonic()
         try:
-            evidence = self._from_boot(fault) if fault.from_boot else self._on_running(fault)
+            course = self._from_boot if fault.from_boot else self._on_running
+            evidence = course(fault, workload)
         except FaultImpossibleError as error:
-            return self._write(_not_applicable(fault, self.arm, str(error)))
+            return _not_applicable(fault, self.arm, str(error))
         evidence = dataclasses.replace(
             evidence,
             seconds=evidence.seconds or time.monotonic() - begun,
@@ -169,20 +171,19 @@ class Chaos:
         result = judge(fault, self.arm.name, self.arm.connector.kind, evidence)
         if result.recovered is not True and not fault.from_boot:
             self._stop_servers()  # the next scenario begins on a healthy one
-        return self._write(result)
+        return result
 
     # --------------------------------------------------------------------------------------------- the two courses
-    def _on_running(self, fault: Fault) -> Evidence:
+    def _on_running(self, fault: Fault, workload: WorkloadConfig) -> Evidence:
         server = self._server(dataclasses.replace(self.arm, connector=self.stage.connector))
         if self.stage.disk is not None:
             self.stage.disk.delete_files()  # only for their room: every scenario has a cache salt of its own
         watched = _Watched(server)
         disturber = _Disturber(fault, self.stage, watched, PHASE_TIMEOUTS * self.timeout)
-        workload = dataclasses.replace(self.workload, mode="fault")
-        evidence = self._measure(watched, workload, disturber)
+        evidence = self._measure(watched, dataclasses.replace(workload, mode="fault"), disturber)
         return dataclasses.replace(evidence, felt=disturber.felt, notes=(*disturber.notes, *evidence.notes))
 
-    def _from_boot(self, fault: Fault) -> Evidence:
+    def _from_boot(self, fault: Fault, workload: WorkloadConfig) -> Evidence:
         connector = from_boot(fault.name, self.stage, stored_bytes=self.stored_bytes)
         engine = dataclasses.replace(
             self.arm.engine, boot_timeout_seconds=min(BOOT_TIMEOUT_SECONDS, self.arm.engine.boot_timeout_seconds)
@@ -196,8 +197,7 @@ class Chaos:
             except BootError as error:
                 return Evidence(measurement=None, boot_failure=error.cause)
             try:
-                workload = dataclasses.replace(self.workload, mode="restore")
-                return self._measure(_Watched(server), workload, None)
+                return self._measure(_Watched(server), dataclasses.replace(workload, mode="restore"), None)
             finally:
                 server.stop()
         finally:

@@ -1,0 +1,143 @@
+"""The proxies break what passes through them, as asked, and behave again afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from pytest_kvoffload.faults.disk import invert
+from pytest_kvoffload.faults.proxy import HttpFaultProxy, ProxyFault, TcpFaultProxy
+
+BODY = bytes(range(256)) * 64
+
+
+class _Store(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.send_header("ETag", '"x"')
+        self.end_headers()
+        self.wfile.write(BODY)
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+
+    def do_PUT(self) -> None:
+        got = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(str(len(got)))))
+        self.end_headers()
+        self.wfile.write(str(len(got)).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+class _Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while data := self.request.recv(1024):
+            self.request.sendall(data)
+
+
+@pytest.fixture
+def store() -> Iterator[HttpFaultProxy]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Store) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with HttpFaultProxy(("127.0.0.1", server.server_address[1])) as proxy:
+            assert isinstance(proxy, HttpFaultProxy)
+            yield proxy
+        server.shutdown()
+
+
+def ask(proxy: HttpFaultProxy, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    try:
+        connection.request(method, "/bucket/key", body=body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_healthy_proxy_changes_nothing(store: HttpFaultProxy) -> None:
+    assert ask(store) == (200, BODY)
+    assert ask(store, "PUT", b"x" * 100_000) == (200, b"100000")
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=10)
+    connection.request("HEAD", "/bucket/key")
+    answer = connection.getresponse()
+    assert answer.headers["Content-Length"] == str(len(BODY))
+    assert answer.read() == b""
+    connection.close()
+    assert (store.seen, store.hurt) == (3, 0)
+
+
+def test_an_error_is_answered_as_s3_words_it(store: HttpFaultProxy) -> None:
+    store.break_with(ProxyFault(status=503, error_code="SlowDown"))
+    status, body = ask(store, "PUT", b"data")
+    assert status == 503
+    assert b"<Code>SlowDown</Code>" in body
+    assert store.hurt == 1
+    store.heal()
+    assert ask(store) == (200, BODY)
+    assert store.hurt == 1
+
+
+def test_a_download_is_cut_half_way_though_its_length_was_announced(store: HttpFaultProxy) -> None:
+    store.break_with(ProxyFault(truncate=True))
+    with pytest.raises(http.client.IncompleteRead) as cut:
+        ask(store)
+    assert len(cut.value.partial) == len(BODY) // 2
+    assert ask(store, "PUT", b"data") == (200, b"4")
+
+
+def test_a_corrupted_download_is_whole_and_wrong(store: HttpFaultProxy) -> None:
+    store.break_with(ProxyFault(corrupt=True))
+    assert ask(store) == (200, invert(BODY))
+    assert invert(invert(BODY)) == BODY
+
+
+def test_refused_means_refused_and_open_connections_are_cut(store: HttpFaultProxy) -> None:
+    held = http.client.HTTPConnection("127.0.0.1", store.port, timeout=10)
+    held.request("GET", "/bucket/key")
+    held.getresponse().read()
+    store.break_with(ProxyFault(refuse=True))
+    with pytest.raises(ConnectionRefusedError):
+        ask(store)
+    assert held.sock is not None
+    assert held.sock.recv(1) == b""
+    held.close()
+    port = store.port
+    store.heal()
+    assert store.port == port
+    assert ask(store) == (200, BODY)
+
+
+def test_bytes_pass_and_are_refused() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        upstream = server.server_address
+        with TcpFaultProxy(("127.0.0.1", int(upstream[1]))) as proxy:
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+                client.sendall(b"PING")
+                assert client.recv(16) == b"PING"
+                assert proxy.seen == 1
+                proxy.break_with(ProxyFault(refuse=True))
+                assert client.recv(16) == b""
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+            proxy.heal()
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
+                client.sendall(b"PONG")
+                assert client.recv(16) == b"PONG"
+        server.shutdown()
