@@ -9,7 +9,7 @@ from pytest_kvoffload.lint.model import Launch
 from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, parse_arguments
 from pytest_kvoffload.lint.sources.collect import Collector, comments_near, file_words, word_of
 from pytest_kvoffload.lint.sources.configs import launch_configs
-from pytest_kvoffload.lint.sources.own_transfer import transfer_of
+from pytest_kvoffload.lint.sources.own_transfer import lmcache_variables, transfer_of
 from pytest_kvoffload.lint.sources.requirements import read_project_versions
 from pytest_kvoffload.lint.sources.text import Mapped
 from pytest_kvoffload.lint.sources.tomltree import read_toml
@@ -47,7 +47,7 @@ def _connectors(out: Collector, own: YNode) -> None:
         words = [*shared, *words_of_node(table.get("args"))]
         parsed = parse_arguments(out, words)
         more, _ = environment(out, table.get("env"), "kvoffload.toml env")
-        env = env_vars(out, [*entries, *more])
+        env = env_vars(out, [*lmcache_variables(out, table), *entries, *more])
         around = Surroundings(source="kvoffload", env=env)
         configs = launch_configs(out, parsed.flags, words, around)
         transfer = transfer_of(out, table, connectors)

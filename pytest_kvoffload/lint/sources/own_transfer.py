@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_kvoffload.lint.model import Config, Location, Member, Node
-from pytest_kvoffload.lint.sources.collect import Collector
+from pytest_kvoffload.lint.sources.collect import Collector, Word
 from pytest_kvoffload.lint.sources.tree import from_json, from_yaml, scalar_node, yaml_scalar
 from pytest_kvoffload.lint.sources.yamltree import YNode
+from pytest_kvoffload.lint.sources.yamlwords import word_of_node
 
 GIB = 2**30
 _CONNECTORS: Mapping[str, str] = {
@@ -17,6 +18,20 @@ _CONNECTORS: Mapping[str, str] = {
     "example": "ExampleConnector",
 }
 """Kinds whose options are, but for those below, the connector's own keys."""
+_LMCACHE: Mapping[str, str] = {"lmcache_mp": "LMCacheMPConnector", "lmcache_inprocess": "LMCacheConnectorV1"}
+"""Kinds whose options configure LMCache: its server's flags, or the environment of vLLM."""
+_LMCACHE_SETTINGS = (
+    "max_local_cpu_size",
+    "local_cpu",
+    "local_disk",
+    "max_local_disk_size",
+    "remote",
+    "remote_url",
+    "remote_serde",
+    "chunk_size",
+    "pre_caching_hash_algorithm",
+    "config_file",
+)
 _NOT_KEYS = ("kind", "args", "env", "extra_config", "size_gib", "kv_transfer_config", "via", "clear", "connectors")
 _LINK = ("link_bandwidth_bytes_per_second", "link_latency_seconds")
 """Keys of our own offload spec on the CPU backend: vLLM's spec is not asked about them."""
@@ -39,6 +54,26 @@ def transfer_of(out: Collector, table: YNode, connectors: YNode) -> Config | Non
     return None if made is None else Config(kind="kv-transfer-config", node=made, location=made.location)
 
 
+def lmcache_variables(out: Collector, table: YNode) -> list[tuple[str, int, Word, str]]:
+    """Return the environment that a connector of kind ``lmcache_inprocess`` stands for, each where it is written."""
+    if table.string("kind") != "lmcache_inprocess":
+        return []
+    config = table.get("config")
+    further = config.members() if config is not None and config.kind == "map" else ()
+    named = [(key, value) for key, value in table.members() if key.scalar in _LMCACHE_SETTINGS]
+    return [
+        (_variable(key.scalar), key.at, word_of_node(value), "kvoffload.toml")
+        for key, value in (*named, *further)
+        # "true" stands for a directory of ours.
+        if value.kind == "scalar" and not (key.scalar == "local_disk" and value.scalar in ("true", "false"))
+    ]
+
+
+def _variable(key: str) -> str:
+    # A remote store that is started by us has a URL too, whatever its port will be.
+    return "LMCACHE_REMOTE_URL" if key == "remote" else f"LMCACHE_{key.upper()}"
+
+
 def _node(out: Collector, table: YNode, connectors: YNode) -> Node | None:
     kind = table.string("kind") or ""
     raw = table.get("kv_transfer_config")
@@ -49,6 +84,10 @@ def _node(out: Collector, table: YNode, connectors: YNode) -> Node | None:
     if kind == "multi":
         members = [Member(key="connectors", location=place, node=_children(out, table, connectors, place))]
         return _transfer_node("MultiConnector", members, place)
+    if kind in _LMCACHE:
+        given = table.get("extra_config")
+        members = list(from_yaml(out.source, given).members) if given is not None and given.kind == "map" else []
+        return _transfer_node(_LMCACHE[kind], members, place)
     if kind not in _CONNECTORS:
         return None
     extra = [_size(out, table)] if table.get("size_gib") is not None else []

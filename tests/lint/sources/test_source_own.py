@@ -91,3 +91,43 @@ def test_a_misspelt_tier_is_found_within_a_multi_connector(tmp_path: Path, capsy
     assert main(["lint", str(path)]) == 1
     assert "kvoffload.toml:5:" in (out := capsys.readouterr().out)
     assert "there is no secondary tier 'fs_python' (did you mean 'fs'?)" in out
+
+
+def test_lmcache_in_its_own_server_is_the_mp_connector() -> None:
+    extra = 'extra_config = { "lmcache.mp.heartbeat_interval" = 5 }'
+    assert transfer(f'[connectors.arm]\nkind = "lmcache_mp"\nl1_size_gb = 1\n{extra}\n') == {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"lmcache.mp.heartbeat_interval": 5},
+    }
+
+
+def test_lmcache_in_process_is_read_as_its_environment() -> None:
+    text = """
+    [connectors.arm]
+    kind = "lmcache_inprocess"
+    max_local_cpu_size = 0.5
+    local_cpu = false
+    local_disk = true
+    remote = "lm"
+    config = { cache_policy = "LFU" }
+    env = { LMCACHE_CHUNK_SIZE = "512" }
+    """
+    assert transfer(text)["kv_connector"] == "LMCacheConnectorV1"
+    (launch,) = document("kvoffload.toml", textwrap.dedent(text)).launches
+    assert {variable.name: variable.value.text for variable in launch.env} == {
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": "0.5",
+        "LMCACHE_LOCAL_CPU": "false",
+        "LMCACHE_REMOTE_URL": "lm",
+        "LMCACHE_CACHE_POLICY": "LFU",
+        "LMCACHE_CHUNK_SIZE": "512",
+    }
+
+
+def test_a_size_that_lmcache_cannot_read_is_found_in_our_own_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kvoffload.toml"
+    file.write_text('[connectors.arm]\nkind = "lmcache_inprocess"\nmax_local_cpu_size = "20Gi"\n')
+    assert main(["lint", str(file)]) == 1
+    assert "LMCACHE_MAX_LOCAL_CPU_SIZE is '20Gi': not a number" in capsys.readouterr().out
