@@ -143,6 +143,18 @@ def quantile_text(cell: QuantileCell, *, interval: bool) -> str:
     return f"{mid} [{low}, {high}] {unit}"
 
 
+def quantiles_text(cells: Sequence[QuantileCell]) -> str:
+    """Return ``23.5/29.2/31.4 ms``: all quantiles in the unit that fits the largest, stars as in one alone."""
+    known = [cell.seconds for cell in cells if cell.seconds is not None]
+    if not known:
+        return "-"
+    factor, unit = (1000, "ms") if max(known) < 0.9995 else (1, "s")
+    parts = (
+        "-" if cell.seconds is None else f"{cell.seconds * factor:.3g}{'' if cell.enough else '*'}" for cell in cells
+    )
+    return f"{'/'.join(parts)} {unit}"
+
+
 def _row(arm: str, pieces: list[tuple[Measurement, PhaseResult]], quantiles: tuple[float, ...]) -> PhaseRow:
     samples = [sample for _, phase in pieces for sample in phase.samples]
     meters = phase_meters(pieces[0][0], *(phase for _, phase in pieces))

@@ -176,9 +176,8 @@ def _directory(path: Path) -> RunDocument:
     checks = tuple(check for file in sorted(path.glob("**/checks/*.json")) for check in _checks(file, problems))
     if not parts and not failures and not checks:
         detail = "\n  ".join(["", *problems])
-        raise UsageError(
-            f"{path}: nothing to report: no measurements/*.json, failures/*.txt, checks/*.json, demo.json or verdict.json{detail}"
-        )
+        wanted = "measurements/*.json, failures/*.txt, checks/*.json, demo.json or verdict.json"
+        raise UsageError(f"{path}: nothing to report: no {wanted}{detail}")
     merged = merge([*parts, RunDocument(failures=failures, checks=checks, problems=tuple(problems))])
     ordered = tuple(sorted(merged.measurements, key=lambda m: m.started_at))
     return dataclasses.replace(merged, measurements=ordered, sources=(str(path),))
