@@ -228,7 +228,8 @@ def _further(options: OptionReader, settings: Mapping[str, Any]) -> dict[str, An
     for key in further:
         if key not in known:
             raise options.fail("config", "keys of LMCache's own", got=key, hint=did_you_mean(key, known))
-        if key in settings or key in _KEYS:
+        # LMCache has an extra_config of its own; the option of that name is vLLM's.
+        if key in settings or (key in _KEYS and key != "extra_config"):
             raise options.fail("config", f"no {key} here: it is an option of this connector, or set by it", got=key)
     return further
 

@@ -92,7 +92,8 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
     elif server == "autostart":
         _refuse_old_autostart(options, context)
         extra["lmcache.mp.autostart"] = True
-        extra["lmcache.mp.autostart.server_args"] = shlex.join(_server_args(options, context, chunk, mode))
+        words = [*_server_args(options, context, chunk, mode), "--http-port", str(context.port("lmcache-http"))]
+        extra["lmcache.mp.autostart.server_args"] = shlex.join(words)
     extra |= options.mapping("extra_config")
     args, config = _flag_or_connector(via, extra, options)
     return LaunchParts(
