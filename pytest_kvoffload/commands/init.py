@@ -30,6 +30,7 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="carry a launch command over: script, compose file, manifest ..."
     )
+    parser.add_argument("--spec", metavar="NAME", help="of several model specs in Helm values, the one to carry over")
     parser.add_argument("--engine", choices=["cpu", "local"], help="managed vLLM without a GPU, or one of yours")
     parser.add_argument("--python", metavar="PATH", help="interpreter that has vllm (implies --engine local)")
     parser.add_argument("--model", metavar="PATH|NAME", help="model to serve (default: a generated test model)")
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     root = Path(args.directory)
     _refuse_existing(root, workflow=args.workflow)
     asking = sys.stdin.isatty() and not args.yes
-    answers, left_out = _answers(args, asking=asking)
+    answers, notes = _answers(args, asking=asking)
     workflow = args.workflow or (asking and _ask("write a GitHub workflow too", ("no", "yes")) == "yes")
     files = {
         root / "kvoffload.toml": init_text.config_text(answers),
@@ -61,18 +62,20 @@ def run(args: argparse.Namespace) -> int:
     for path, text in files.items():
         _write(path, text)
         print(f"wrote {path}")
-    for sentence in left_out:
-        print(f"not carried over: {sentence}")
+    for sentence in notes:
+        print(sentence)
     print(f"next: kvoffload lint {root}, then pytest {root / 'tests' / 'test_offload.py'}")
     return ExitCode.OK
 
 
 def _answers(args: argparse.Namespace, *, asking: bool) -> tuple[Answers, tuple[str, ...]]:
-    """Return the answers, and what of the launch was left out."""
+    """Return the answers, and what of the launch was left out or replaced, a sentence each."""
     from pytest_kvoffload.commands.init_text import Answers, without_null
 
     engine = "local" if args.python else args.engine
     if args.source is None:
+        if args.spec is not None:
+            raise UsageError("--spec names a model spec of the Helm values that --from gives")
         if engine is None:
             engine = _ask("engine: managed vLLM without a GPU, or one of yours", ("cpu", "local")) if asking else "cpu"
         model = args.model
@@ -84,28 +87,45 @@ def _answers(args: argparse.Namespace, *, asking: bool) -> tuple[Answers, tuple[
         return Answers(engine=engine, python=args.python, model=model, connector=CONNECTORS[kind], arm=kind), ()
     from pytest_kvoffload.commands.init_read import carry
 
-    carried = carry(Path(args.source))
+    carried = carry(Path(args.source), spec=args.spec)
     connector, arm = carried.connector, "deployed"
     if args.connector is not None and connector is not None:
         raise UsageError(f"--connector {args.connector}: {args.source} configures a tier already; leave the option out")
     if connector is None:
         arm = args.connector or "native"
         connector = CONNECTORS[arm]
+    served: str | None = args.model or carried.model
+    words, env, tier_env = carried.args, carried.env, carried.connector_env
+    notes = tuple(f"not carried over: {sentence}" for sentence in carried.left_out)
+    if engine == "cpu":
+        from pytest_kvoffload.commands.init_cpu import for_cpu
+
+        adapted = for_cpu(
+            model=carried.model,
+            keep_model=args.model is not None,
+            args=words,
+            env=env,
+            connector=connector,
+            connector_env=tier_env,
+        )
+        served, words, env, tier_env = args.model, adapted.args, adapted.env, adapted.connector_env
+        connector = adapted.connector or connector
+        notes += tuple(f"for the cpu engine: {sentence}" for sentence in adapted.notes)
     transfer = connector.get("kv_transfer_config")
     if transfer is not None and not without_null(transfer):
         connector = {**connector, "kv_transfer_config": json.dumps(transfer)}  # TOML has no null
     answers = Answers(
         engine=engine or "local",
         python=args.python,
-        model=args.model or carried.model,
+        model=served,
         connector=connector,
         arm=arm,
-        args=carried.args,
-        env=carried.env,
-        connector_env=carried.connector_env,
+        args=words,
+        env=env,
+        connector_env=tier_env,
         origin=Path(args.source).name,
     )
-    return answers, carried.left_out
+    return answers, notes
 
 
 def _ask(question: str, choices: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_kvoffload.commands.init_chart import chart_parts, chart_word, choose_spec, is_model_spec, pod_only
 from pytest_kvoffload.engine.masking import is_secret_name
 from pytest_kvoffload.errors import UsageError
 from pytest_kvoffload.lint.model import Flag, Launch, Node, Value
@@ -32,8 +33,8 @@ class Carried:
     """What was not carried over and why, one sentence each."""
 
 
-def carry(path: Path) -> Carried:
-    """Read the one vLLM launch of a file.
+def carry(path: Path, *, spec: str | None = None) -> Carried:
+    """Read the one vLLM launch of a file, or that of one model spec of production-stack's Helm values.
 
     Raises:
         UsageError: no launch or several, or a part of it is only known when it runs.
@@ -44,6 +45,10 @@ def carry(path: Path) -> Carried:
         raise UsageError(f"--from {path}: cannot be read: {error.strerror or error}") from error
     document = read(str(path), text)
     launches = [launch for launch in document.launches if launch.product == "vllm"]
+    if launches and all(is_model_spec(launch) for launch in launches):
+        launches = [choose_spec(path, launches, spec)]
+    elif spec is not None:
+        raise UsageError(f"--spec {spec}: {path} has no model specs of production-stack's chart")
     if len(launches) != 1:
         lines = ", ".join(str(launch.location.line) for launch in launches)
         seen = f"{len(launches)} launches (lines {lines})" if launches else "no launch of vLLM"
@@ -59,10 +64,11 @@ def carry(path: Path) -> Carried:
 def _carry(path: Path, launch: Launch) -> Carried:
     if launch.model is None:
         raise UsageError(f"--from {path}: line {launch.location.line}: the launch names no model")
-    left_out: list[str] = []
+    chart = chart_parts(launch)
+    left_out = list(chart.left_out)
     unknown: list[str] = []
     model = _text(launch.model, "the model", unknown)
-    args: list[str] = []
+    args: list[str] = list(chart.args)
     for flag in launch.flags:
         name = flag.name.replace("_", "-") if flag.name.startswith("--") else flag.name
         if name in OURS or name.startswith(("--kv-transfer-config", "--kv-offloading-")):
@@ -78,6 +84,8 @@ def _carry(path: Path, launch: Launch) -> Carried:
     connector = _connector(path, launch, unknown)
     env: dict[str, str] = {}
     tier_env: dict[str, str] = {}
+    for name, value in chart.env:
+        (tier_env if name.startswith("LMCACHE_") and connector is not None else env)[name] = value
     for variable in launch.env:
         if not variable.reaches:
             left_out.append(f"{variable.name}: it is set in the shell and never exported, the server does not see it")
@@ -85,9 +93,12 @@ def _carry(path: Path, launch: Launch) -> Carried:
             left_out.append(f"{variable.name}: its value is only known when the file runs; set it where the tests run")
         elif is_secret_name(variable.name):
             left_out.append(f"{variable.name}: a secret does not belong into a file; set it where the tests run")
+        elif is_model_spec(launch) and (why := pod_only(variable.name, variable.value.text)) is not None:
+            left_out.append(f"{variable.name}: {why}")
         else:
             mine = tier_env if variable.name.startswith("LMCACHE_") and connector is not None else env
-            mine[variable.name] = variable.value.text
+            text = variable.value.text
+            mine[variable.name] = chart_word(variable.name, text) if is_model_spec(launch) else text
     if unknown:
         raise _unresolved(path, unknown)
     return Carried(
