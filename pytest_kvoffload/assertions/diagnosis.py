@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_kvoffload.assertions.evidence import number
 from pytest_kvoffload.assertions.fleet import why_replicas_miss
+from pytest_kvoffload.assertions.lmcache import lmcache_causes, lmcache_found_nothing
 from pytest_kvoffload.metrics.meters import Meters, read_meters
 from pytest_kvoffload.records import Measurement, PhaseResult
 from pytest_kvoffload.workload.chunks import chunk_tokens, extra_config
@@ -21,6 +22,7 @@ def why_no_hits(measurement: Measurement, phase: PhaseResult) -> tuple[str, ...]
     if measurement.plan.mode == "no_reuse":
         found.append("the traffic has no reuse: this workload never asks anything twice, so no cache can help")
         return tuple(found)
+    found += lmcache_causes(measurement)
     found += _room(measurement, earlier)
     found += why_replicas_miss(measurement, phase)
     external = meters.hit_tokens["external"].value or 0.0
@@ -37,6 +39,8 @@ def why_no_hits(measurement: Measurement, phase: PhaseResult) -> tuple[str, ...]
             "the tier does serve this phase: more cannot hit than whole chunks of what was asked before; what is "
             "missing beyond that was evicted meanwhile or never stored (offload_prompt_only: generated tokens are not)"
         )
+    if not found:
+        found += lmcache_found_nothing(measurement)
     if not found:
         found.append(
             "stores happened and nothing was found again: do keys survive (PYTHONHASHSEED and the hash algorithm for "
@@ -119,7 +123,7 @@ def _room(measurement: Measurement, meters: list[Meters]) -> list[str]:
     if measurement.plan.mode != "replay_log" and chunk > prompt:
         found.append(
             f"chunks are too large: {chunk} tokens, and a prompt has {prompt}; only full chunks are stored, so lower "
-            "blocks_per_chunk"
+            + ("blocks_per_chunk" if measurement.server.chunk_tokens is None else "chunk_size")
         )
     if stored > 0 and size is not None and str(size).isdigit() and stored > int(size) * 0.98:
         found.append(

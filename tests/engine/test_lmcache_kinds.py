@@ -1,4 +1,4 @@
-"""The LMCache kinds: options become a server's command, vLLM's configuration and environment, or are refused by name."""
+"""The LMCache kinds: options become a command, a configuration and an environment, or are refused by name."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""Why LMCache found nothing again: what its configuration says before any meter does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pytest_kvoffload.metrics.query import total
+from pytest_kvoffload.records import Measurement
+from pytest_kvoffload.workload.chunks import extra_config
+
+_IN_PROCESS = ("LMCacheConnectorV1", "KVOffloadLMCacheConnector")
+_UNSEEDED = (None, "", "random")
+_STORED: Mapping[str, str] = {
+    "LMCacheMPConnector": "lmcache_mp_l1_write_chunks_total",
+    **dict.fromkeys(_IN_PROCESS, "lmcache:num_stored_tokens_total"),
+}
+
+
+def lmcache_causes(measurement: Measurement, *, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return what is known of LMCache's configuration that makes hits impossible; empty for other connectors.
+
+    Args:
+        measurement: of a server that was booted by us; an attached one does not tell its environment.
+        environ: what the server inherited beside what was set for it.
+    """
+    server = measurement.server
+    name = (server.kv_transfer_config or {}).get("kv_connector")
+    if not server.command:
+        return ()
+    if name in _IN_PROCESS:
+        return _in_process(measurement, {**environ, **server.environment})
+    if (
+        name == "LMCacheMPConnector"
+        and measurement.plan.mode == "restart"
+        and extra_config(server).get("lmcache.mp.autostart")
+    ):
+        return (
+            "the LMCache server was started by vLLM (autostart), so its memory went with the restart: "
+            "server = 'managed' keeps it",
+        )
+    return ()
+
+
+def lmcache_found_nothing(measurement: Measurement) -> tuple[str, ...]:
+    """Say of an LMCache without a hit whether it stored anything; empty for other connectors.
+
+    vLLM counts no store of LMCache's: its own counters do, on the server's port in MP mode, beside vLLM's otherwise.
+    """
+    name = (measurement.server.kv_transfer_config or {}).get("kv_connector")
+    counter = _STORED.get(str(name))
+    if counter is None:
+        return ()
+    stored = [value for phase in measurement.phases if (value := total(phase.delta, counter)) is not None]
+    if not stored:
+        return (f"whether LMCache stored anything is not known: {counter} is not among the metrics that were read",)
+    if sum(stored) > 0:
+        return (
+            f"LMCache stored ({counter}: {sum(stored):g}) and found nothing again: is the tier larger than the working "
+            "set (an LRU that is too small evicts everything before it is asked for), and are the keys the same?",
+        )
+    return ("LMCache stored nothing: its chunks may be longer than the prompts (chunk_size), or the tier too small",)
+
+
+def _in_process(measurement: Measurement, environment: Mapping[str, str]) -> tuple[str, ...]:
+    found = []
+    builtin = environment.get("LMCACHE_PRE_CACHING_HASH_ALGORITHM", "builtin") == "builtin"
+    if builtin and environment.get("PYTHONHASHSEED") in _UNSEEDED:
+        found.append(
+            "LMCache's keys are Python's own hash and PYTHONHASHSEED is not fixed: scheduler, workers and other "
+            "servers each make other keys, and nothing is ever found again; set PYTHONHASHSEED=0 (hash_seed = 0)"
+        )
+    if measurement.plan.mode == "restart" and not environment.get("LMCACHE_REMOTE_URL"):
+        found.append(
+            "LMCache's in-process memory ends with vLLM, and so does the index of its local disk (the files stay, "
+            "unused): only a remote store or MP mode outlives a restart"
+        )
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""Why LMCache found nothing: its hash seed, a restart that took the tier with it, or nothing stored at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import factories
+import pytest
+
+from pytest_kvoffload.assertions import assert_hit_rate_above
+from pytest_kvoffload.assertions.lmcache import lmcache_causes
+from pytest_kvoffload.records import DeltaSample, Measurement
+
+
+def measured(
+    connector: str,
+    *,
+    mode: str = "restore",
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    counters: Mapping[str, float] | None = None,
+) -> Measurement:
+    rows = [
+        DeltaSample(name=name, labels={}, kind="counter", before=0.0, after=value, increment=value)
+        for name, value in (counters or {}).items()
+    ]
+    phases = [
+        factories.phase(
+            name, [0.1] * 4, factories.delta(prompt_tokens=4 * factories.PROMPT, rows=rows, connector=False)
+        )
+        for name in ("cold", "restored")
+    ]
+    made = factories.measurement(*phases, arm="lmcache", kind="raw", mode=mode)
+    config = {"kv_connector": connector, "kv_connector_extra_config": dict(extra or {})}
+    server = dataclasses.replace(
+        made.server, kv_transfer_config=config, command=("python",), environment=dict(environment or {})
+    )
+    return dataclasses.replace(made, server=server)
+
+
+def text_of(measurement: Measurement) -> str:
+    with pytest.raises(AssertionError) as caught:
+        assert_hit_rate_above(measurement, 0.5, tier="external", phase="restored")
+    return " ".join(str(caught.value).split())
+
+
+@pytest.mark.parametrize("seed", [{}, {"PYTHONHASHSEED": "random"}, {"PYTHONHASHSEED": ""}])
+def test_an_unfixed_seed_is_named(seed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    text = text_of(measured("KVOffloadLMCacheConnector", environment=seed))
+    assert "PYTHONHASHSEED is not fixed" in text
+    assert "set PYTHONHASHSEED=0" in text
+
+
+def test_a_fixed_seed_or_a_real_hash_is_not_blamed() -> None:
+    seeded = measured("LMCacheConnectorV1", environment={"PYTHONHASHSEED": "0"})
+    assert lmcache_causes(seeded, environ={}) == ()
+    hashed = measured("LMCacheConnectorV1", environment={"LMCACHE_PRE_CACHING_HASH_ALGORITHM": "sha256_cbor"})
+    assert lmcache_causes(hashed, environ={}) == ()
+    inherited = measured("LMCacheConnectorV1")
+    assert lmcache_causes(inherited, environ={"PYTHONHASHSEED": "3"}) == ()
+    attached = dataclasses.replace(inherited, server=dataclasses.replace(inherited.server, command=()))
+    assert lmcache_causes(attached, environ={}) == ()
+
+
+def test_a_restart_takes_memory_and_disk_of_the_process_but_no_remote() -> None:
+    seed = {"PYTHONHASHSEED": "0"}
+    assert "only a remote store or MP mode outlives a restart" in text_of(
+        measured("KVOffloadLMCacheConnector", mode="restart", environment=seed)
+    )
+    remote = {**seed, "LMCACHE_REMOTE_URL": "lm://127.0.0.1:1"}
+    assert lmcache_causes(measured("LMCacheConnectorV1", mode="restart", environment=remote), environ={}) == ()
+
+
+def test_an_autostarted_server_ends_with_vllm() -> None:
+    extra = {"lmcache.mp.autostart": True}
+    assert "started by vLLM (autostart)" in text_of(measured("LMCacheMPConnector", mode="restart", extra=extra))
+    assert lmcache_causes(measured("LMCacheMPConnector", mode="restart"), environ={}) == ()
+
+
+@pytest.mark.parametrize(
+    ("counters", "text"),
+    [
+        ({"lmcache_mp_l1_write_chunks_total": 8.0}, "LMCache stored (lmcache_mp_l1_write_chunks_total: 16)"),
+        ({"lmcache_mp_l1_write_chunks_total": 0.0}, "LMCache stored nothing"),
+        ({}, "lmcache_mp_l1_write_chunks_total is not among the metrics"),
+    ],
+)
+def test_lmcaches_own_counters_say_whether_anything_was_stored(counters: dict[str, float], text: str) -> None:
+    assert text in text_of(measured("LMCacheMPConnector", counters=counters))
