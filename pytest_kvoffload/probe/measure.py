@@ -53,6 +53,10 @@ LATE_SECONDS, LATE_SHARE = 0.02, 0.3
 """From when on late delivery is worth a note: seconds, and share of the client's mean."""
 DISTURBED_SETTLE_SECONDS = 20.0
 """How long a server may go on moving after a disturbed phase."""
+LMCACHE_LAG = (
+    "series named lmcache:* run up to 10 s behind, so what they show here may belong to the phase before; hit rates "
+    "and times are vLLM's own and exact"
+)
 DEATH_GRACE_SECONDS = 3.0
 """After failed requests: how long the operating system may take to tell that the server is gone."""
 
@@ -304,6 +308,8 @@ class _Run:
         late = _late_delivery(samples, meters)
         if late is not None:
             found.append(late)
+        if any(name.startswith("lmcache:") for name in meters.families):
+            found.append(LMCACHE_LAG)
         events = self.events.end()
         if events is not None and events.lost_batches:
             found.append(f"{events.lost_batches} batches of KV cache events were lost: their counts are lower bounds")
