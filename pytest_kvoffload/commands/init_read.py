@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kvoffload.commands.init_chart import chart_parts, chart_word, choose_spec, is_model_spec, pod_only
-from pytest_kvoffload.engine.masking import is_secret_name
+from pytest_kvoffload.engine.masking import has_secret, is_secret_name
 from pytest_kvoffload.errors import UsageError
 from pytest_kvoffload.lint.model import Flag, Launch, Node, Value
 from pytest_kvoffload.lint.sources import read
@@ -75,13 +75,16 @@ def _carry(path: Path, launch: Launch) -> Carried:
             if name in ("--host", "--port"):
                 left_out.append(f"{name}: a test binds the local host and a free port")
             continue
-        if is_secret_name(name):
+        if is_secret_name(name) or (flag.value is not None and has_secret(flag.value.text or "")):
             left_out.append(f"{name}: a secret does not belong into a file under test")
         elif name in MANY:
             left_out.append(f"{name}: it has several values; add it to [engine] args by hand")
         else:
             args += _words(flag, unknown)
     connector = _connector(path, launch, unknown)
+    if connector is not None and "kv_transfer_config" in connector:
+        kept = without_secrets(connector["kv_transfer_config"], left_out)
+        connector = {**connector, "kv_transfer_config": kept}
     env: dict[str, str] = {}
     tier_env: dict[str, str] = {}
     for name, value in chart.env:
@@ -91,7 +94,7 @@ def _carry(path: Path, launch: Launch) -> Carried:
             left_out.append(f"{variable.name}: it is set in the shell and never exported, the server does not see it")
         elif variable.value.certainty == "unresolved" or variable.value.text is None:
             left_out.append(f"{variable.name}: its value is only known when the file runs; set it where the tests run")
-        elif is_secret_name(variable.name):
+        elif is_secret_name(variable.name) or has_secret(variable.value.text):
             left_out.append(f"{variable.name}: a secret does not belong into a file; set it where the tests run")
         elif is_model_spec(launch) and (why := pod_only(variable.name, variable.value.text)) is not None:
             left_out.append(f"{variable.name}: {why}")
@@ -109,6 +112,24 @@ def _carry(path: Path, launch: Launch) -> Carried:
         connector_env=tier_env,
         left_out=tuple(left_out),
     )
+
+
+def without_secrets(value: Any, left_out: list[str], *, name: str = "") -> Any:
+    """Return a configuration without the keys that hold secrets; ``left_out`` receives a sentence on each."""
+    if isinstance(value, Mapping):
+        kept = {}
+        for key, item in value.items():
+            if isinstance(item, str) and item and (is_secret_name(key) or has_secret(item)):
+                left_out.append(
+                    f"{key} of {name or 'the transfer configuration'}: a secret does not belong into a file; an object "
+                    "store's SDK finds its keys in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+                )
+            else:
+                kept[key] = without_secrets(item, left_out, name=key)
+        return kept
+    if isinstance(value, list):
+        return [without_secrets(item, left_out, name=name) for item in value]
+    return value
 
 
 def _connector(path: Path, launch: Launch, unknown: list[str]) -> dict[str, Any] | None:

@@ -39,6 +39,11 @@ def mask_text(text: str) -> str:
     return _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
 
 
+def has_secret(text: str) -> bool:
+    """Whether a text carries a URL with a password."""
+    return _URL_CREDENTIALS.search(text) is not None
+
+
 def mask_value(value: Any, *, name: str = "") -> Any:
     """Return a copy of a JSON-like value in which secrets are replaced."""
     if name and is_secret_name(name) and value not in (None, ""):

@@ -3,7 +3,8 @@
 ``FAKE_VLLM`` is a word: ``serve`` (default), ``never-ready``, ``unhealthy``, ``refuse`` (dies as vLLM does when the
 engine core fails), ``silent-death`` (exit code 3 without a word), ``port-taken`` (once, remembered in
 ``FAKE_VLLM_STATE``), ``stubborn`` (ignores SIGTERM), ``child`` (starts a detached child that ignores SIGTERM),
-``shared-memory`` (a child holds some), ``other-config`` (the effective configuration differs from what was asked).
+``shared-memory`` (a child holds some), ``talkative`` and ``talkative-refuse`` (print arguments and environment, as vLLM
+does with its own, and serve or die), ``other-config`` (the effective configuration differs from what was asked).
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ def main() -> None:
     args, _ = parser.parse_known_args()
     fault = os.environ.get("FAKE_VLLM", "serve")
     print("INFO 11-29 17:00:00 [api_server.py:1] fake server starts", flush=True)
+    if fault.startswith("talkative"):
+        shown = {**vars(args), "environment": dict(os.environ)}
+        print(f"INFO 11-29 17:00:00 [api_utils.py:9] non-default args: {shown}", flush=True)
+        print(f"(EngineCore pid=11) INFO 11-29 17:00:01 config: {json.dumps(shown, default=str)}", flush=True)
+        sys.stdout.write("Loading: 10%\r")
+    if fault == "talkative-refuse":
+        sys.exit(f"{_CORE}ValueError: cannot use {args.kv_transfer_config} with {sys.argv}")
     if fault == "refuse":
         sys.exit(REFUSAL)
     if fault == "silent-death":
