@@ -81,7 +81,8 @@ def workers(url: str, session: requests.Session) -> tuple[str, ...]:
     found = body.get("urls") if isinstance(body, dict) else None
     if not isinstance(found, list):
         return ()
-    return tuple(dict.fromkeys(_without_rank(name) for name in found if isinstance(name, str)))
+    # Sorted: the router lists them in any order.
+    return tuple(sorted({_without_rank(name) for name in found if isinstance(name, str)}))
 
 
 def differences_between(urls: Sequence[str], answers: Sequence[ReadBack]) -> tuple[str, ...]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
 from fakes.fake_vllm import FakeConfig, FakeVLLM
+from fakes.router import ROUTER, router
 
 import pytest_kvoffload.probe.cache as cache
 from pytest_kvoffload import assert_hit_rate_above
@@ -28,40 +23,9 @@ from pytest_kvoffload.probe import measure
 from pytest_kvoffload.probe.cache import reset_prefix_cache
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, WorkloadConfig
 
-ROUTER = shutil.which("vllm-router", path=str(Path(sys.executable).parent))
 pytestmark = pytest.mark.skipif(ROUTER is None, reason="vllm-router has no wheel for this machine")
 NATIVE = ConnectorConfig(name="native", kind="native", options={"size_gib": 1.0})
 WORKLOAD = WorkloadConfig(prefix_tokens=160, suffix_tokens=5, output_tokens=2, sessions=12)
-
-
-@contextlib.contextmanager
-def router(*engines: str, policy: str, log: Path) -> Iterator[str]:
-    """Start vllm-router in front of these engines."""
-    assert ROUTER is not None
-    with socket.socket() as free, socket.socket() as other:
-        free.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        port, metrics = free.getsockname()[1], other.getsockname()[1]
-    words = [ROUTER, "--host", "127.0.0.1", "--port", str(port), "--policy", policy, "--prometheus-port", str(metrics)]
-    with log.open("wb") as file:
-        process = subprocess.Popen([*words, "--worker-urls", *engines], stdout=file, stderr=subprocess.STDOUT)
-    try:
-        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
-        while True:
-            with contextlib.suppress(requests.RequestException):
-                if requests.get(f"{url}/health", timeout=5).status_code == 200:
-                    break
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture
@@ -81,8 +45,9 @@ def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_routers_engines_are_found_and_each_is_reset(engines: tuple[FakeVLLM, FakeVLLM], tmp_path: Path) -> None:
     with router(*(e.url for e in engines), policy="round_robin", log=tmp_path / "router.log") as url:
         server = attach(EngineConfig(kind="attach", url=url))
-        assert server.info.engine_urls == tuple(e.url for e in engines)
-        assert server.info.metrics_urls == tuple(f"{e.url}/metrics" for e in engines)
+        urls = sorted(e.url for e in engines)
+        assert server.info.engine_urls == tuple(urls)
+        assert server.info.metrics_urls == tuple(f"{url}/metrics" for url in urls)
         assert (server.info.replicas, server.info.resets) == (2, True)
         assert server.info.device_cache_tokens == 2 * 40 * 16
         reset_prefix_cache(server.info, external=True, check=server.check)

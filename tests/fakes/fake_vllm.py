@@ -75,6 +75,8 @@ class FakeConfig:
     """Prefixes of metrics that are not exposed."""
     die_after: int | None = None
     """Stop serving after that many completions."""
+    kv_event_sources: dict[str, dict[str, str]] | None = None
+    """What ``/kv_event_sources`` answers; ``None`` is a vLLM without it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -350,6 +352,8 @@ def _handler(fake: FakeVLLM) -> Callable[..., BaseHTTPRequestHandler]:
             elif path == "/v1/models":
                 model = {"id": fake.config.model, "object": "model", "max_model_len": fake.config.max_model_len}
                 self._json(200, {"object": "list", "data": [model]})
+            elif path == "/kv_event_sources" and fake.config.kv_event_sources is not None:
+                self._json(200, fake.config.kv_event_sources)
             elif path == "/server_info" and fake.config.dev_mode:
                 self._json(200, {"vllm_config": {"kv_transfer_config": fake.info.kv_transfer_config}})
             else:
