@@ -1,0 +1,206 @@
+"""The course of a scenario, on a small but true server whose faults are staged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fakes.fake_vllm import FakeConfig, FakeVLLM
+
+import pytest_kvoffload.faults.course as course
+import pytest_kvoffload.probe.cache as cache
+from pytest_kvoffload.errors import BootError, ReadinessTimeoutError, UsageError
+from pytest_kvoffload.faults import Chaos, find_faults, run_faults
+from pytest_kvoffload.faults.actions import Begun
+from pytest_kvoffload.faults.built_in import CONNECTORS, for_chaos
+from pytest_kvoffload.faults.stage import Stage
+from pytest_kvoffload.records import (
+    ConnectorConfig,
+    EngineConfig,
+    FaultResult,
+    KVOffloadConfig,
+    ModelConfig,
+    ServerInfo,
+    WorkloadConfig,
+)
+from pytest_kvoffload.session import Arm, RunSession
+
+WORKLOAD = WorkloadConfig(prefix_tokens=64, suffix_tokens=8, output_tokens=4, sessions=12)
+NATIVE = ConnectorConfig(name="native", kind="native", options={"size_gib": 1.0})
+
+
+class Served:
+    """What the scenarios need of a booted server, over a fake one."""
+
+    def __init__(self, fake: FakeVLLM) -> None:
+        self.fake, self.stops = fake, 0
+        self.helpers: tuple[object, ...] = ()
+        self.supervision, self.state = None, ""
+
+    @property
+    def info(self) -> ServerInfo:
+        return dataclasses.replace(self.fake.info, pid=1)
+
+    def check(self) -> None:
+        self.fake.check()
+
+    def alive(self) -> bool:
+        return self.stops == 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVLLM]:
+    monkeypatch.setattr(cache, "POLL_SECONDS", 0.02)
+    with FakeVLLM(FakeConfig(tier_blocks=800)) as server:
+        yield server
+
+
+@pytest.fixture
+def run(
+    fake: FakeVLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, Callable[[], None]], tuple[FaultResult, Served, list[str]]]:
+    """Run one scenario whose begin is ``begin``; return its result, the server and what was done."""
+
+    def scenario(name: str, begin: Callable[[], None]) -> tuple[FaultResult, Served, list[str]]:
+        done: list[str] = []
+
+        def on(fault: str, stage: Stage, server: object) -> Begun:
+            done.append(f"begin {fault}")
+            begin()
+            return Begun(note=f"{fault} is on", end=lambda: done.append("end"), felt=lambda: True)
+
+        served = Served(fake)
+        session = RunSession(tmp_path)
+        monkeypatch.setattr(course, "begin", on)
+        monkeypatch.setattr(session, "server", lambda arm: served)
+        arm = Arm(engine=EngineConfig(), model=ModelConfig(), connector=NATIVE)
+        (fault,) = find_faults((name,))
+        chaos = Chaos(session, arm, WORKLOAD, request_timeout_seconds=1.0)
+        with chaos:
+            result = chaos.run(fault)
+        return result, served, done
+
+    return scenario
+
+
+Scenario = Callable[[str, Callable[[], None]], tuple[FaultResult, Served, list[str]]]
+
+
+def test_a_harmless_fault_is_served_through_and_the_evidence_is_written(run: Scenario, tmp_path: Path) -> None:
+    result, served, done = run("host_memory_corrupted", lambda: None)
+    assert done == ["begin host_memory_corrupted", "end"]
+    assert (result.outcome, result.recovered) == ("served", True)
+    assert result.requests == 15, "12 sessions again, and 3 new ones"
+    assert result.measurement is not None
+    assert result.measurement.phase_names == ("cold", "restored", "fault", "recovered")
+    assert result.notes == ("host_memory_corrupted is on",)
+    written = json.loads((tmp_path / "faults" / "native-host_memory_corrupted.json").read_text())
+    assert written["outcome"] == "served"
+    assert served.stops > 0, "nothing is left running"
+
+
+def test_wrong_tokens_after_a_load_are_seen(run: Scenario, fake: FakeVLLM) -> None:
+    result, _, _ = run("host_memory_corrupted", lambda: setattr(fake.config, "wrong_after_load", True))
+    assert (result.outcome, result.verdict) == ("wrong_output", "pass")
+
+
+def test_a_server_that_does_not_answer_hangs_within_a_bound_and_the_fault_is_ended(
+    run: Scenario, fake: FakeVLLM
+) -> None:
+    result, served, done = run("host_memory_corrupted", lambda: setattr(fake.config, "hang", True))
+    assert done == ["begin host_memory_corrupted", "end"]
+    assert (result.outcome, result.verdict) == ("hung", "fail")
+    assert "did not come to an end within 3 s" in result.reason
+    assert served.stops > 0
+
+
+def test_a_death_is_loud_with_what_was_measured_until_then(run: Scenario, fake: FakeVLLM) -> None:
+    result, _, done = run("worker_killed", fake.die)
+    assert done[-1] == "end"
+    assert (result.outcome, result.verdict) == ("failed_loudly", "pass")
+    assert result.reason == "the server died: RuntimeError: staged death"
+    assert result.measurement is not None
+    assert not result.measurement.complete
+
+
+def test_what_does_not_apply_says_why_and_boots_nothing(tmp_path: Path) -> None:
+    arm = Arm(engine=EngineConfig(), model=ModelConfig(), connector=NATIVE)
+    with Chaos(RunSession(tmp_path), arm, WORKLOAD) as chaos:
+        results = list(run_faults(chaos, find_faults(("disk_full", "redis_gone", "cache_server_killed"))))
+    assert {result.verdict for result in results} == {"not-applicable"}
+    assert "a connector of kind 'native' as configured has none" in results[0].reason
+    assert chaos.left_behind() == ()
+    assert not (tmp_path / "servers").exists()
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(BootError, "failed_loudly"), (ReadinessTimeoutError, "hung")])
+def test_a_boot_that_goes_wrong_is_an_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BootError], outcome: str
+) -> None:
+    session = RunSession(tmp_path)
+
+    def refuse(arm: Arm) -> None:
+        assert arm.connector.options["cpu_bytes_to_use"] == 2**20
+        assert arm.engine.boot_timeout_seconds <= course.BOOT_TIMEOUT_SECONDS
+        raise kind(cause="a cause", command="", log_path="", tail="")
+
+    monkeypatch.setattr(session, "server", refuse)
+    arm = Arm(engine=EngineConfig(), model=ModelConfig(), connector=NATIVE)
+    with Chaos(session, arm, WORKLOAD) as chaos:
+        (result,) = run_faults(chaos, find_faults(("tier_exhausted",)))
+    assert result.outcome == outcome
+    assert "a cause" in result.reason
+
+
+def test_a_server_that_does_not_boot_healthy_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = RunSession(tmp_path)
+
+    def refuse(arm: Arm) -> None:
+        raise BootError(cause="a cause", command="", log_path="", tail="")
+
+    monkeypatch.setattr(session, "server", refuse)
+    with Chaos(session, Arm(engine=EngineConfig(), model=ModelConfig(), connector=NATIVE), WORKLOAD) as chaos:
+        (result,) = run_faults(chaos, find_faults(("worker_killed",)))
+    assert (result.outcome, result.verdict) == (None, "inconclusive")
+
+
+def test_an_attached_server_is_never_broken(tmp_path: Path) -> None:
+    arm = Arm(engine=EngineConfig(kind="attach", url="http://h:1"), model=ModelConfig(), connector=NATIVE)
+    with pytest.raises(UsageError, match="servers and tiers of our own"):
+        Chaos(RunSession(tmp_path), arm, WORKLOAD)
+
+
+def test_storage_of_the_user_is_never_what_breaks(tmp_path: Path) -> None:
+    tiers = [
+        {"type": "fs", "root_dir": "/mine"},
+        {"type": "obj", "store_config": {"bucket": "mine", "secret_key": "x"}},
+    ]
+    mine = ConnectorConfig(name="t", kind="tiering", options={"size_gib": 4, "secondary_tiers": tiers})
+    with Stage(mine, small_host=True, directory=tmp_path) as stage:
+        fs, obj = stage.connector.options["secondary_tiers"]
+        assert stage.disk is not None
+        assert stage.store is not None
+        assert fs == {"type": "fs", "root_dir": str(stage.disk.path)}
+        assert obj["store_config"]["endpoint_override"] == stage.store.endpoint
+        assert "mine" not in json.dumps(stage.connector.options["secondary_tiers"])
+        assert stage.connector.options["cpu_bytes_to_use"] == 4 * 2**20
+        assert "size_gib" not in stage.connector.options
+        where = stage.disk.path
+    assert not where.exists()
+
+
+def test_without_a_file_there_are_connectors_and_a_small_workload() -> None:
+    made = for_chaos(KVOffloadConfig())
+    assert set(made.connectors) == {connector.name for connector in CONNECTORS}
+    assert made.engine.num_gpu_blocks is not None
+    mine = KVOffloadConfig(
+        connectors={"native": NATIVE}, source="kvoffload.toml", workload=WorkloadConfig(prefix_tokens=512)
+    )
+    assert for_chaos(mine).workload == mine.workload
+    assert for_chaos(mine).connectors == mine.connectors
