@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_kvoffload.assertions.diagnosis_tiers import why_keys_differ, why_lookups_wait
 from pytest_kvoffload.assertions.evidence import number
 from pytest_kvoffload.assertions.fleet import why_replicas_miss
 from pytest_kvoffload.assertions.lmcache import lmcache_causes, lmcache_found_nothing
@@ -22,10 +23,12 @@ def why_no_hits(measurement: Measurement, phase: PhaseResult) -> tuple[str, ...]
     if measurement.plan.mode == "no_reuse":
         found.append("the traffic has no reuse: this workload never asks anything twice, so no cache can help")
         return tuple(found)
+    external = meters.hit_tokens["external"].value or 0.0
     found += lmcache_causes(measurement)
+    if external == 0:
+        found += why_keys_differ(measurement, meters)
     found += _room(measurement, earlier)
     found += why_replicas_miss(measurement, phase)
-    external = meters.hit_tokens["external"].value or 0.0
     device = meters.hit_tokens["device"].value or 0.0
     if external == 0 and device > 0:
         found.append(
@@ -69,9 +72,7 @@ def why_not_faster(measurement: Measurement, phase: PhaseResult) -> tuple[str, .
                 f"the interconnect is too slow for this model: loads take {load / n:.4f} s a request{told}, "
                 f"{share:.0%} of the median time to first token"
             )
-    delay = next((r.histogram.mean for r in meters.lookup_async.values() if r.histogram and r.count > 0), None)
-    if delay and middle and delay >= 0.3 * middle:
-        found.append(f"lookups in the tier take {delay:.4f} s on average: the tier answers too slowly")
+    found += why_lookups_wait(meters, n, middle)
     chunk = chunk_tokens(measurement.server)
     if load and chunk <= 16:
         found.append(f"chunks are small ({chunk} tokens), so a prompt is many small transfers: raise blocks_per_chunk")

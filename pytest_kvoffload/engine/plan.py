@@ -150,6 +150,8 @@ def _environment(
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"))
         if "VLLM_CPU_OMP_THREADS_BIND" not in os.environ and cores is not None:
             env["VLLM_CPU_OMP_THREADS_BIND"] = cores
+    if "PYTHONHASHSEED" in os.environ:  # it decides who finds whose keys in a tier, so it is told like our own
+        env["PYTHONHASHSEED"] = os.environ["PYTHONHASHSEED"]
     env.update(user)
     paths = [parts.env.get("PYTHONPATH"), os.environ.get("PYTHONPATH") if "PYTHONPATH" not in user else None]
     env.update(parts.env)

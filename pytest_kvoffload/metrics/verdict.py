@@ -137,15 +137,32 @@ def _weighed(meters: Meters, external: HitRate) -> Verdict:
     )
     if cost.seconds < low:
         return Verdict(word="helping", reason=f"{spent}, {price}", evidence=evidence, limits=tuple(limits))
+    cause = _cause(meters, cost)
     if cost.seconds > high:
         return Verdict(
             word="hurting",
-            reason=f"{spent}, but {price}: the tier is slower than recomputing. Look at chunk size, link bandwidth and "
-            "lookup delays",
+            reason=f"{spent}, but {price}: the tier is slower than recomputing. {cause}",
             evidence=evidence,
             limits=tuple(limits),
         )
-    return Verdict(word="unclear", reason=f"{spent}, {price}: too close", evidence=evidence, limits=tuple(limits))
+    return Verdict(
+        word="unclear", reason=f"{spent}, {price}: too close. {cause}", evidence=evidence, limits=tuple(limits)
+    )
+
+
+def _cause(meters: Meters, cost: RestoreCost) -> str:
+    """Name what the time of restoring went to: lookups or loads, whichever took most of it."""
+    share = cost.lookup_seconds / cost.seconds if cost.seconds > 0 else 0.0
+    if share < 0.5:
+        return "Loads take most of it: look at chunk size and link bandwidth"
+    means = {
+        tier: reading.histogram.mean or 0.0
+        for tier, reading in meters.lookup_async.items()
+        if tier != SCHEDULER and reading.histogram is not None and reading.count > 0
+    }
+    slowest = max(means, key=lambda tier: means[tier], default=None)
+    told = "" if slowest is None else f"; a lookup in tier {slowest} takes {means[slowest]:.3g} s"
+    return f"The lookup delay is the cause: for {share:.0%} of that time requests waited for lookups{told}"
 
 
 def _unclear(external: HitRate, reason: str, limits: list[str]) -> Verdict:

@@ -89,7 +89,7 @@ def test_lookups_count_as_cost() -> None:
     slow = replace(weighed(0.1), lookup_async={SCHEDULER: histogram(100, 30.0)})
     verdict = judge(slow)
     assert verdict.word == "hurting"
-    assert "Look at chunk size, link bandwidth and lookup delays" in verdict.reason
+    assert "The lookup delay is the cause: for 100% of that time requests waited for lookups" in verdict.reason
 
 
 def test_a_tier_without_a_load_meter_is_not_judged() -> None:
