@@ -18,6 +18,8 @@ WORDS: dict[FaultOutcome, str] = {
     "hung": "hung",
     "wrong_output": "wrong output",
 }
+NARROW = 120
+"""Below this many columns some go, so that nothing is cut."""
 BEGIN, END = "<!-- fault table: begin -->", "<!-- fault table: end -->"
 _STYLES = {"pass": None, "fail": "red", "inconclusive": "yellow", "not-applicable": "dim"}
 
@@ -27,26 +29,33 @@ def print_faults(results: Sequence[FaultResult], console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
-    for title in ("connector", "fault", "outcome"):
-        table.add_column(title, no_wrap=True)
-    for title in ("ok", "hits", "TTFT max"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in ("recovered", "verdict"):
-        table.add_column(title, no_wrap=True)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        header_style="bold",
+    )
+    wide = console.width >= NARROW
+    shown = ("connector", "fault", "outcome", "ok", "hits", "TTFT max", "recovered", "verdict")
+    dropped = () if wide else ("ok", "TTFT max", "recovered")
+    for title in shown:
+        if title not in dropped:
+            table.add_column(title, justify="right" if title in ("ok", "hits", "TTFT max") else "left", no_wrap=True)
     seen = [result for result in results if result.verdict != "not-applicable"]
     for result in seen:
-        table.add_row(
-            result.connector,
-            result.fault,
-            WORDS[result.outcome] if result.outcome else "-",
-            _answered(result),
-            _change(format_rate(result.hit_rate_before), format_rate(result.hit_rate)),
-            _change(_time(result.ttft_before_seconds), _time(result.ttft_max_seconds)),
-            _yes_no(result.recovered),
-            result.verdict,
-            style=_STYLES[result.verdict],
-        )
+        cells = {
+            "connector": result.connector,
+            "fault": result.fault,
+            "outcome": WORDS[result.outcome] if result.outcome else "-",
+            "ok": _answered(result),
+            "hits": _change(format_rate(result.hit_rate_before), format_rate(result.hit_rate)),
+            "TTFT max": _change(_time(result.ttft_before_seconds), _time(result.ttft_max_seconds)),
+            "recovered": _yes_no(result.recovered),
+            "verdict": result.verdict,
+        }
+        table.add_row(*(text for title, text in cells.items() if title not in dropped), style=_STYLES[result.verdict])
     if seen:
         console.print(table)
     for result in seen:

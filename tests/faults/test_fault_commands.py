@@ -1,0 +1,115 @@
+"""``kvoffload chaos``: the list, what is refused, the exit code, the table at any width."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pytest_kvoffload.commands import chaos
+from pytest_kvoffload.errors import ExitCode, UsageError
+from pytest_kvoffload.faults import FAULTS, LEFT_OUT
+from pytest_kvoffload.output.fault_table import print_faults
+from pytest_kvoffload.records import FaultOutcome, FaultResult, FaultVerdict
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    chaos.build_parser(parser)
+    return chaos.run(parser.parse_args(words))
+
+
+def result(verdict: FaultVerdict, outcome: FaultOutcome | None = "served", fault: str = "disk_full") -> FaultResult:
+    return FaultResult(
+        fault=fault,
+        connector="lmcache-disk",
+        kind="lmcache_mp",
+        outcome=outcome,
+        verdict=verdict,
+        expected=("served",),
+        reason=f"the reason of {fault}",
+        requests=10,
+        failed_requests=1,
+        hit_rate_before=0.98,
+        hit_rate=0.5,
+        ttft_before_seconds=0.05,
+        ttft_max_seconds=11.4,
+        recovered=True,
+    )
+
+
+def test_the_list_names_every_fault_and_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--list") == ExitCode.OK
+    out = capsys.readouterr().out
+    assert [fault.name for fault in FAULTS if fault.name not in out] == []
+    assert LEFT_OUT in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--fault", "disk_ful"), "unknown fault 'disk_ful' (did you mean 'disk_full'?)"),
+        (("--connector", "nativ"), "no connector 'nativ' (did you mean 'native'?)"),
+        (("--expect", "disk_full=servd"), "(did you mean 'served'?)"),
+        (("--expect", "disk_full"), "FAULT=OUTCOME[,OUTCOME]"),
+        (("--expect", "disk_ful=served"), "did you mean 'disk_full'"),
+        (("--request-timeout", "0"), "above 0"),
+    ],
+)
+def test_a_word_that_cannot_be_meant_is_refused(
+    words: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        run(*words)
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        (("pass", "not-applicable"), ExitCode.OK),
+        (("pass", "fail", "inconclusive"), ExitCode.FAILED),
+        (("pass", "inconclusive"), ExitCode.INCONCLUSIVE),
+        (("not-applicable",), ExitCode.INCONCLUSIVE),
+        ((), ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_only_a_run_that_showed_something_passes(verdicts: tuple[FaultVerdict, ...], code: ExitCode) -> None:
+    assert chaos._exit_code([result(verdict) for verdict in verdicts]) is code
+
+
+def test_what_was_left_behind_fails_whatever_the_outcome() -> None:
+    left = chaos._with_leftovers(result("pass"), ("/tmp/kvo-disk-1",))
+    assert left.verdict == "fail"
+    assert "left behind: /tmp/kvo-disk-1" in left.reason
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_the_table_is_cut_at_no_width(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    results = [
+        result("fail", "failed_loudly", "object_store_forbidden"),
+        result("inconclusive", None, "cache_server_restarted"),
+        result("pass", "wrong_output", "disk_files_truncated"),
+        result("not-applicable", None, "redis_gone"),
+    ]
+    console = Console(width=width, force_terminal=False)
+    print_faults(results, console)
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for word in ("object_store_forbidden", "failed loudly", "wrong output", "inconclusive", "lmcache-disk"):
+        assert word in out
+    assert "lmcache-disk, object_store_forbidden: fail: the reason of object_store_forbidden" in out
+    assert "lmcache-disk: does not apply: redis_gone (the reason of redis_gone)" in out
+    assert ("TTFT max" in out) is (width >= 120)
+
+
+def test_the_page_names_every_outcome_and_every_fault_from_boot() -> None:
+    page = (DOCS / "faults.md").read_text(encoding="utf-8")
+    for outcome in ("served", "degraded", "failed loudly", "hung", "wrong output"):
+        assert f"| {outcome} |" in page
+    assert [fault.name for fault in FAULTS if fault.from_boot and f"`{fault.name}`" not in page] == []
