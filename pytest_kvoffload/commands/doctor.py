@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +40,14 @@ def run(args: argparse.Namespace) -> int:
     """Check, print, and return 0 when nothing failed, 1 otherwise."""
     if args.log is not None:
         return _explain(args.log, args.exit_code, as_json=args.json)
+    from pytest_kvoffload.output.progress import CommandProgress
+
     config = _load(args.config)
     chosen = _choose(config, args.connector)
     removed = _fix_leaks() if args.fix_leaks else ()
-    sections = _check_all(config, chosen, python=args.python, ports=args.port, load=not args.no_import)
+    with CommandProgress(enabled=not args.json and sys.stderr.isatty()) as progress:
+        progress.line("checking" if args.no_import else "checking; importing vllm takes some seconds")
+        sections = _check_all(config, chosen, python=args.python, ports=args.port, load=not args.no_import)
     ok = not any(check.status == "fail" for _, checks in sections for check in checks)
     if args.json:
         _print_json(

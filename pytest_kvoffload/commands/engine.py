@@ -29,6 +29,7 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
     install.add_argument("--extra-index-url", metavar="URL", help="where pip finds the CPU builds of torch")
     install.add_argument("--python", metavar="PY", help="interpreter to build with (default: the running one)")
     install.add_argument("--no-model", action="store_true", help="do not make the test model now")
+    install.add_argument("--no-progress", action="store_true", help="say nothing while it runs")
     actions.add_parser("list", help="show the installed engines")
     doctor = actions.add_parser("doctor", help="check that an engine works")
     doctor.add_argument("name", nargs="?", help="as engine list shows it (default: all)")
@@ -55,19 +56,23 @@ def _say(line: str) -> None:
 def _install(args: argparse.Namespace) -> int:
     from pytest_kvoffload.engine.models import ensure_tiny_model
     from pytest_kvoffload.engine.provision import ensure_engine
+    from pytest_kvoffload.output.progress import CommandProgress
 
-    install = ensure_engine(
-        args.vllm_version,
-        extras=[name.strip() for name in args.extras.split(",") if name.strip()],
-        progress=_say,
-        python=args.python,
-        extra_index_url=args.extra_index_url,
-    )
+    with CommandProgress(enabled=not args.no_progress) as progress:
+        say = progress.line if sys.stderr.isatty() or args.no_progress else _say
+        install = ensure_engine(
+            args.vllm_version,
+            extras=[name.strip() for name in args.extras.split(",") if name.strip()],
+            progress=say,
+            python=args.python,
+            extra_index_url=args.extra_index_url,
+        )
+        model = None if args.no_model else ensure_tiny_model(install.python, {}, progress=say)
     print(f"{install.name}: {install.path}")
     for line in install.mended:
         print(f"  {line}")
-    if not args.no_model:
-        print(f"test model: {ensure_tiny_model(install.python, {}, progress=_say)}")
+    if model is not None:
+        print(f"test model: {model}")
     return ExitCode.OK
 
 

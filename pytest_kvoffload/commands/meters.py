@@ -148,13 +148,24 @@ def _from_prometheus(args: argparse.Namespace) -> Window:
 
 def _wait(seconds: float, *, quiet: bool) -> bool:
     """Sleep; Ctrl-C ends the window early, and what was measured until then is reported."""
-    if not quiet and sys.stderr.isatty():
-        print(f"reading for {seconds:g} s ...", file=sys.stderr, flush=True)
     try:
-        time.sleep(seconds)
+        if quiet or not sys.stderr.isatty():
+            time.sleep(seconds)
+        else:
+            _count_down(seconds)
     except KeyboardInterrupt:
         return False
     return True
+
+
+def _count_down(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    from pytest_kvoffload.output.progress import CommandProgress
+
+    with CommandProgress() as progress:
+        while (left := end - time.monotonic()) > 0:
+            progress.line(f"reading for {seconds:g} s, {left:.0f} s to go (Ctrl-C ends the window now)")
+            time.sleep(min(1.0, left))
 
 
 def _need_vllm(snapshot: Snapshot) -> None:

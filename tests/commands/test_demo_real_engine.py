@@ -1,14 +1,15 @@
-"""``kvoffload demo`` as a user runs it: real vLLM, both arms, one table, one sentence, one file."""
+"""``kvoffload demo`` as a user runs it, on a terminal of 80 columns: real vLLM, one table, one sentence, one file."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.terminal import record
 
 from pytest_kvoffload.output.rows import phase_rows, same_output
 from pytest_kvoffload.records import Measurement
@@ -18,16 +19,19 @@ pytestmark = pytest.mark.engine
 
 def test_the_main_job_in_one_command(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_kvoffload", "demo", "--output", str(out)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    command = [sys.executable, "-m", "pytest_kvoffload", "demo", "--output", str(out)]
+    seen = record(command, columns=80, cwd=tmp_path, timeout_seconds=900)
+    assert seen.code == 0, seen.text
+    assert "The tier helps: a revisit takes" in seen.text
+    assert "same output" in " ".join(seen.text.split())
+    assert [line for line in seen.overflows if str(out) not in line] == []
+    # While it boots: seconds and the last line of vLLM's log. While it measures: how far, how fast, how well.
+    frames = "\n".join(seen.frames)
+    assert re.search(r"^. native: \d+ s, \S", frames, re.MULTILINE), frames
+    assert re.search(
+        r"^. native restored: \d+/12.*, [\d.]+/s, hit rate (?:0\.9\d|1\.00), TTFT p50 [\d.]+ ms$", frames, re.MULTILINE
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "The tier helps: a revisit takes" in done.stdout
-    assert "same output" in done.stdout
+    assert "/12 requests" not in seen.text
     document = json.loads((out / "demo.json").read_bytes())
     assert document["schema_version"] == 1
     assert document["exit_code"] == 0

@@ -160,3 +160,12 @@ def test_the_gate_says_how_far_it_is_and_its_verdict_in_colour(tmp_path: Path) -
     assert any(line.startswith("verdict: INCONCLUSIVE") for line in seen.screen), seen.text
     assert [line for line in seen.overflows if str(tmp_path) not in line] == []
     assert "33" in seen.colours  # yellow, as a word that is neither good nor bad
+
+
+def test_meters_counts_down_and_leaves_its_table_alone(tmp_path: Path) -> None:
+    with FakeVLLM(FakeConfig(tier_blocks=40)) as server:
+        seen = record(command("meters", server.url, "--for", "2s"), columns=80, cwd=tmp_path)
+    assert any(re.search(r"reading for 2 s, \d s to go", frame) for frame in seen.frames)
+    assert "to go" not in seen.text
+    assert any(line.startswith("verdict: not exercised") for line in seen.screen)
+    assert seen.overflows == []
