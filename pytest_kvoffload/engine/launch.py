@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_kvoffload.engine import devicelock
 from pytest_kvoffload.engine.helpers import start_helpers, stop_helpers
-from pytest_kvoffload.engine.logs import explain, last_line, read_log, tail, tier_given_up
+from pytest_kvoffload.engine.logs import explain, known_cause, last_line, read_log, tail, tier_given_up
 from pytest_kvoffload.engine.masking import mask_command, mask_environment, mask_text, mask_value
 from pytest_kvoffload.engine.plan import LaunchPlan, make_plan
 from pytest_kvoffload.engine.processes import Process, free_port, port_holder, port_is_free, this_process
@@ -276,6 +276,9 @@ class _Launch:
         for helper in self.around.helpers:
             if not helper.alive():
                 raise BootError(cause=helper.last_words(), remedy=remedy, **self._evidence())
+            # What the server merely saw as silence (a time-out) may have its cause in there.
+            if (said := known_cause(helper.log)) is not None:
+                cause, remedy = f"{said[0]} (said by {helper.spec.name}, {helper.log}; the server: {cause})", said[1]
         if not cause:
             words = tail(self.log.with_suffix(".guard.log"), 1)
             cause = words or f"{describe_exit(code)}, and its log names no cause"

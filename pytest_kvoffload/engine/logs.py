@@ -49,6 +49,16 @@ def explain(path: Path, *, exit_code: int | None) -> tuple[str, str]:
     return found.cause, found.remedy
 
 
+def known_cause(path: Path) -> tuple[str, str] | None:
+    """Return cause and remedy of a failure that the catalog knows, found in the log of a process that still runs."""
+    from pytest_kvoffload.catalog.failures import load_failures
+    from pytest_kvoffload.engine.postmortem import diagnose
+
+    found = diagnose(read_log(path))
+    causes = [failure.cls for failure in load_failures().failure if failure.kind == "cause"]
+    return (found.cause, found.remedy) if found.known and found.cls in causes else None
+
+
 def tier_given_up(path: Path, *, server: str) -> TierDegradedError | None:
     """Return the error to raise when a live server's log says that it runs without its tier.
 

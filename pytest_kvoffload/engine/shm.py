@@ -1,8 +1,9 @@
 """Regions of offloaded KV in /dev/shm: which there are, who maps them, and which were left behind.
 
 A killed server leaves its region (``vllm_offload_<engine_id>.mmap``; always with a secondary tier, before 0.29 with
-the host tier too), and an LMCache server its pool (``lmcache_l1_pool_<id>``). They hold memory until they are removed,
-and a server of the same engine_id cannot start.
+the host tier too), and an LMCache server its pool (``lmcache_l1_pool_<id>``); in transfer mode ``lmcache_driven`` a
+worker leaves its caches even after SIGTERM (``lmcache_kv_<pid>_<number>``, LMCache 0.5.6 on a CPU). They hold memory
+until they are removed, and a server of the same engine_id cannot start.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ RegionKind: TypeAlias = Literal["vllm", "lmcache"]
 _NAMES: tuple[tuple[RegionKind, re.Pattern[str]], ...] = (
     ("vllm", re.compile(r"^vllm_offload_(?P<id>.+?)\.mmap(?:\.\d+)?$")),
     ("lmcache", re.compile(r"^lmcache_l1_pool_(?P<id>.+)$")),
+    # The KV caches of a worker of vLLM (its pid, a number), made for a server in transfer mode lmcache_driven.
+    ("lmcache", re.compile(r"^lmcache_kv_(?P<id>\d+_\d+)$")),
 )
 # A server that is about to boot has made its file and not mapped it yet.
 _YOUNG_SECONDS = 10.0

@@ -38,12 +38,14 @@ def test_names_of_both_products_and_of_segments(tmp_path: Path) -> None:
         "vllm_offload_x.mmap",
         "vllm_offload_x.mmap.1",
         "lmcache_l1_pool_77",
+        "lmcache_kv_4711_0",
         "psm_1234",
         "sem.mp-1",
         "x.mmap",
     ):
         make_region(tmp_path, name)
     assert [(region.path.name, region.kind, region.id) for region in list_regions(tmp_path)] == [
+        ("lmcache_kv_4711_0", "lmcache", "4711_0"),
         ("lmcache_l1_pool_77", "lmcache", "77"),
         ("vllm_offload_x.mmap", "vllm", "x"),
         ("vllm_offload_x.mmap.1", "vllm", "x"),

@@ -5,6 +5,7 @@ engine core fails), ``silent-death`` (exit code 3 without a word), ``port-taken`
 ``FAKE_VLLM_STATE``), ``stubborn`` (ignores SIGTERM), ``child`` (starts a detached child that ignores SIGTERM),
 ``shared-memory`` (a child holds some), ``talkative`` and ``talkative-refuse`` (print arguments and environment, as vLLM
 does with its own, and serve or die), ``other-config`` (the effective configuration differs from what was asked).
+``FAKE_VLLM_SAYS`` is printed first, whatever the fault.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> None:
     args, _ = parser.parse_known_args()
     fault = os.environ.get("FAKE_VLLM", "serve")
     print("INFO 11-29 17:00:00 [api_server.py:1] fake server starts", flush=True)
+    print(os.environ.get("FAKE_VLLM_SAYS", ""), flush=True)
     if fault.startswith("talkative"):
         shown = {**vars(args), "environment": dict(os.environ)}
         print(f"INFO 11-29 17:00:00 [api_utils.py:9] non-default args: {shown}", flush=True)
