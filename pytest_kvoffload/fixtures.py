@@ -12,6 +12,7 @@ kvoffload_server          function RunningServer        a booted (or attached) s
 kvoffload_measure         function Callable             ``measure("native", sessions=24) -> Measurement``
 kvoffload_measurement     function Measurement          this test's connector under this test's workload
 kvoffload_control         function Measurement          the control arm under the same workload
+kvoffload_fault           function Callable             ``kvoffload_fault("disk_full") -> FaultResult``
 ========================= ======== ==================== =====================================================
 """
 
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_kvoffload.engine import RunningServer
+    from pytest_kvoffload.faults import Chaos
+    from pytest_kvoffload.gate_hooks import GateHooks
     from pytest_kvoffload.records import (
         ConnectorConfig,
         EngineConfig,
+        FaultResult,
         KVOffloadConfig,
         Measurement,
         ModelConfig,
@@ -43,10 +47,12 @@ __all__ = [
     "FIXTURE_NAMES",
     "PluginState",
     "arm_key",
+    "kvoffload_chaos",
     "kvoffload_config",
     "kvoffload_connector",
     "kvoffload_control",
     "kvoffload_engine",
+    "kvoffload_fault",
     "kvoffload_measure",
     "kvoffload_measurement",
     "kvoffload_model",
@@ -55,7 +61,9 @@ __all__ = [
     "state_key",
 ]
 
-FIXTURE_NAMES = frozenset({"kvoffload_server", "kvoffload_measure", "kvoffload_measurement", "kvoffload_control"})
+FIXTURE_NAMES = frozenset(
+    {"kvoffload_server", "kvoffload_measure", "kvoffload_measurement", "kvoffload_control", "kvoffload_fault"}
+)
 """Fixtures whose use may boot a server."""
 
 
@@ -65,6 +73,7 @@ class PluginState:
     def __init__(self, config: pytest.Config, options: PluginOptions) -> None:
         self.pytest_config = config
         self.options = options
+        self.gate: GateHooks | None = None
         self._config: KVOffloadConfig | None = None
         self._session: RunSession | None = None
         self._run_dir: Path | None = None
@@ -168,7 +177,7 @@ def arm_key(item: pytest.Item, state: PluginState) -> str:
 
 def fail(error: KVOffloadError) -> Any:
     """End the test with the error's own text: the traceback through this plugin helps nobody."""
-    pytest.fail(str(error), pytrace=False)
+    raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 @pytest.fixture(scope="session")
@@ -276,7 +285,12 @@ def kvoffload_measure(
             if isinstance(connector, str):
                 connector = choose_connector(kvoffload_config, connector, section=request.node.nodeid)
             chosen = override(kvoffload_workload, workload, section="kvoffload_measure", source=request.node.nodeid)
-            return state.session.measure(_arm(state, kvoffload_engine, kvoffload_model, connector), chosen)
+            arm = _arm(state, kvoffload_engine, kvoffload_model, connector)
+            noted = state.gate.note(request.node, arm, kvoffload_engine, chosen) if state.gate else None
+            measurement = state.session.measure(arm, chosen)
+            if noted is not None:
+                noted.taken(measurement)
+            return measurement
         except KVOffloadError as error:
             return fail(error)  # type: ignore[no-any-return]
 
@@ -306,3 +320,64 @@ def kvoffload_control(
         control = controls[0] if controls else ConnectorConfig(name="control", kind="recompute")
         return kvoffload_measure(control)
     return kvoffload_measure(name)
+
+
+@pytest.fixture(scope="session")
+def kvoffload_chaos(request: pytest.FixtureRequest) -> Iterator[Callable[[Arm, WorkloadConfig], Chaos]]:
+    """Stages for faults, one a configuration, shared by the run; taken down at its end."""
+    from contextlib import ExitStack
+
+    state, stages = request.config.stash[state_key], dict[str, Any]()
+    with ExitStack() as stack:
+
+        def stage(arm: Arm, workload: WorkloadConfig) -> Chaos:
+            from pytest_kvoffload.faults import Chaos
+
+            if arm.key not in stages:
+                stages[arm.key] = stack.enter_context(Chaos(state.session, arm, workload))
+            return stages[arm.key]  # type: ignore[no-any-return]
+
+        yield stage
+
+
+@pytest.fixture
+def kvoffload_fault(
+    kvoffload_config: KVOffloadConfig,
+    kvoffload_engine: EngineConfig,
+    kvoffload_model: ModelConfig,
+    kvoffload_connector: ConnectorConfig,
+    kvoffload_workload: WorkloadConfig,
+    kvoffload_chaos: Callable[[Arm, WorkloadConfig], Chaos],
+    request: pytest.FixtureRequest,
+) -> Callable[..., FaultResult]:
+    """A function that breaks this test's connector: ``kvoffload_fault("disk_full") -> FaultResult``.
+
+    Keywords override the workload. A fault that does not apply skips the test; one that shows nothing fails it.
+    """
+    import dataclasses
+
+    from pytest_kvoffload.config import override
+    from pytest_kvoffload.session import Arm
+
+    def run(name: str, /, **workload: Any) -> FaultResult:
+        from pytest_kvoffload.faults import find_faults
+        from pytest_kvoffload.faults.built_in import for_chaos
+
+        try:
+            (fault,) = find_faults((name,))
+            chosen = override(kvoffload_workload, workload, section="kvoffload_fault", source=request.node.nodeid)
+            made = dataclasses.replace(
+                kvoffload_config, engine=kvoffload_engine, model=kvoffload_model, workload=chosen
+            )
+            made = for_chaos(made)
+            arm = Arm(engine=made.engine, model=made.model, connector=kvoffload_connector)
+            result = kvoffload_chaos(arm, made.workload).run(fault, workload=made.workload)
+        except KVOffloadError as error:
+            return fail(error)  # type: ignore[no-any-return]
+        if result.verdict == "not-applicable":
+            pytest.skip(f"{name}: {result.reason}")
+        if result.verdict == "inconclusive":
+            pytest.fail(f"{name}: {result.reason}", pytrace=False)
+        return result
+
+    return run

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_kvoffload.errors import EngineError, ExitCode, IncomparableError, KVOffloadError, LintError, UsageError
-from pytest_kvoffload.gate.baseline import missing
 from pytest_kvoffload.gate.evaluate import Level
-from pytest_kvoffload.gate.judge import hindrance, judge
+from pytest_kvoffload.gate.judge import as_recorded, hindrance, judge
 from pytest_kvoffload.gate.samples import Block, paired_times
 from pytest_kvoffload.gate.thresholds import Threshold
 from pytest_kvoffload.gate.verdict import Finding, Policy, Verdict
@@ -89,12 +88,6 @@ class _Run:
 
     def judge(self, level: Level) -> tuple[Finding, ...]:
         """Judge what there is; what a baseline has and this run has not is a failure."""
-        gone = missing(self.plan.recorded, self.blocks["candidate"]) if self.plan.recorded else ()
-        lost = Finding(
-            name="measured as in the baseline",
-            outcome="fail" if gone else "pass",
-            text=f"the baseline has {', '.join(gone)}, this run has not" if gone else "every measurement is there",
-        )
         findings = judge(
             self.blocks["reference"],
             self.blocks["candidate"],
@@ -104,7 +97,8 @@ class _Run:
             across=self.plan.across,
             level=level,
         )
-        return (lost, *findings) if self.plan.recorded else findings
+        recorded = self.plan.recorded
+        return (as_recorded(recorded, self.blocks["candidate"]), *findings) if recorded else findings
 
     def requests_per_block(self) -> int:
         """Requests of the judged phase in one block."""

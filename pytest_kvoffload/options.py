@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 LintLevel: TypeAlias = Literal["off", "warn", "error"]
 MARK_NAME = "kvoffload"
 MARK_LINE = (
-    "kvoffload(connector, *, control, engine, model, workload): the connector of kvoffload.toml that this test "
-    "measures, its control arm, and overrides of the sections [engine], [model] and [workload]"
+    "kvoffload(connector, *, control, engine, model, workload, gate): the connector of kvoffload.toml that this test "
+    "measures, its control arm, overrides of the sections [engine], [model] and [workload], and whether "
+    "--kvoffload-gate judges it"
 )
 ARTIFACTS_DIR = ".kvoffload"
 
@@ -47,6 +48,12 @@ class PluginOptions:
     html: Path | None = None
     """Where to write the HTML report; ``None`` writes none."""
     collect_only: bool = False
+    gate: bool = False
+    """Judge what the run measured; see ``gate_hooks.py``."""
+    baseline_update: bool = False
+    """Record what the run measured as baselines."""
+    baselines: Path | None = None
+    """Folder of baselines; ``None`` is the one beside the configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,8 @@ class MarkOptions:
     engine: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     workload: Mapping[str, Any] = field(default_factory=dict)
+    gate: bool = True
+    """Whether ``--kvoffload-gate`` judges what this test measures."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -95,6 +104,23 @@ def add_options(parser: pytest.Parser) -> None:
     option("--kvoffload-insist", action="store_true", help="boot although preflight says that it cannot succeed")
     option("--kvoffload-html", metavar="FILE", help="write one HTML file of what was measured (extra: report)")
     option("--kvoffload-no-progress", action="store_true", help="print no progress while a server boots or is measured")
+    option(
+        "--kvoffload-gate",
+        action="store_true",
+        help="judge what the tests measured by [gate] thresholds and by the baselines; the run fails where they are "
+        "not kept, or cannot be judged (extra: gate)",
+    )
+    option(
+        "--kvoffload-baseline-update",
+        action="store_true",
+        help="record what the tests measured as the baselines of this runner, if all of them pass (extra: gate)",
+    )
+    option(
+        "--kvoffload-baselines",
+        metavar="DIR",
+        help="folder of baselines (default: kvoffload-baselines beside the configuration)",
+    )
+    parser.addini("kvoffload_baselines", "folder of baselines, relative to the root directory")
     parser.addini("kvoffload_config", "kvoffload.toml or pyproject.toml to use, relative to the root directory")
     parser.addini("kvoffload_artifacts", "where logs and measurements go, relative to the root directory")
     parser.addini("kvoffload_lint", "off, warn or error: lint the configuration that a test is about to boot")
@@ -125,6 +151,10 @@ def read_options(config: pytest.Config) -> PluginOptions:
         raise UsageError("--kvoffload-metrics-url needs --kvoffload-url")
     if python and engine == "cpu":
         raise UsageError("--kvoffload-python names an interpreter of yours: it goes with --kvoffload-engine=local")
+    gate, update = get("kvoffload_gate"), get("kvoffload_baseline_update")
+    if gate and update:
+        raise UsageError("--kvoffload-gate judges by the baselines that --kvoffload-baseline-update replaces: give one")
+    baselines = get("kvoffload_baselines") or config.getini("kvoffload_baselines") or None
     return PluginOptions(
         config_file=root / file if file else None,
         urls=urls,
@@ -139,6 +169,9 @@ def read_options(config: pytest.Config) -> PluginOptions:
         progress=not get("kvoffload_no_progress"),
         html=_html(config.invocation_params.dir, get("kvoffload_html")),
         collect_only=config.option.collectonly,
+        gate=gate,
+        baseline_update=update,
+        baselines=root / baselines if baselines else None,
     )
 
 
@@ -167,6 +200,10 @@ def _merge(item: pytest.Item, key: str, old: Any, value: Any) -> Any:
     if key in {"connector", "control"}:
         if not isinstance(value, str):
             raise _mark_error(item, key, repr(value), "the name of a connector in [connectors]")
+        return value
+    if key == "gate":
+        if not isinstance(value, bool):
+            raise _mark_error(item, key, repr(value), "True or False")
         return value
     if not isinstance(value, Mapping):
         raise _mark_error(item, key, repr(value), f"a mapping of keys of [{key}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +12,12 @@ from pytest_kvoffload.fixtures import (
     FIXTURE_NAMES,
     PluginState,
     arm_key,
+    kvoffload_chaos,
     kvoffload_config,
     kvoffload_connector,
     kvoffload_control,
     kvoffload_engine,
+    kvoffload_fault,
     kvoffload_measure,
     kvoffload_measurement,
     kvoffload_model,
@@ -25,13 +28,17 @@ from pytest_kvoffload.fixtures import (
 from pytest_kvoffload.options import MARK_LINE, MARK_NAME, add_options, read_marks, read_options
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from _pytest.terminal import TerminalReporter
 
 __all__ = [
+    "kvoffload_chaos",
     "kvoffload_config",
     "kvoffload_connector",
     "kvoffload_control",
     "kvoffload_engine",
+    "kvoffload_fault",
     "kvoffload_measure",
     "kvoffload_measurement",
     "kvoffload_model",
@@ -52,10 +59,18 @@ def pytest_configure(config: pytest.Config) -> None:
         options = read_options(config)
     except KVOffloadError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[state_key] = PluginState(config, options)
+    state = config.stash[state_key] = PluginState(config, options)
+    if options.gate or options.baseline_update:
+        from pytest_kvoffload.gate_hooks import GateHooks
+
+        try:
+            state.gate = GateHooks(state)
+        except KVOffloadError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.pluginmanager.register(state.gate, "kvoffload-gate")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
     """Say what would be tested; nothing when there is no configuration and no option of ours."""
     from pytest_kvoffload.config import find_config
 
@@ -72,7 +87,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     else:
         version = f" vllm {loaded.engine.vllm_version}" if loaded.engine.vllm_version else ""
         engine = f"engine {loaded.engine.kind}{version}"
-    return f"kvoffload: {engine}, connectors {', '.join(loaded.connectors)}, config {loaded.source or 'defaults'}"
+    source = Path(loaded.source or "defaults")
+    if source.is_relative_to(config.rootpath):
+        source = source.relative_to(config.rootpath)
+    parts = [f"kvoffload: {engine}", f"connectors {', '.join(loaded.connectors)}", f"config {source}"]
+    line = ", ".join(parts)
+    return [line] if len(line) < config.get_terminal_writer().fullwidth else [parts[0], *(f"  {p}" for p in parts[1:])]
 
 
 @pytest.hookimpl(trylast=True)
@@ -95,6 +115,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ordered = [items[i] for i in sorted(ours, key=lambda i: (first_seen[keys[i]], i))]
     for place, item in zip(ours, ordered, strict=True):
         items[place] = item
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the short summary begin with what failed: the exception's qualified name would fill its line."""
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and call.excinfo is not None and call.excinfo.typename == "MeterAssertionError":
+        crash.message = str(call.excinfo.value)
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

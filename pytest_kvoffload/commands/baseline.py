@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import time
 from pathlib import Path
 
@@ -55,6 +54,7 @@ def _compare(args: argparse.Namespace, path: Path | None) -> int:
 def _update(args: argparse.Namespace, path: Path | None) -> int:
     from pytest_kvoffload.commands.gate_plan import baseline_dir, baseline_key, candidate_of, make_plan
     from pytest_kvoffload.gate.baseline import load, save, updated
+    from pytest_kvoffload.gate.reference import commit_of
     from pytest_kvoffload.gate_run import measure_arm
     from pytest_kvoffload.output.progress import CommandProgress
 
@@ -71,7 +71,7 @@ def _update(args: argparse.Namespace, path: Path | None) -> int:
             session.close()
     file = folder / key.file_name
     old = load(file) if file.exists() else None
-    baseline = updated(old, key, blocks, commit=_commit(folder), anchor=args.anchor)
+    baseline = updated(old, key, blocks, commit=commit_of(folder), anchor=args.anchor)
     print(
         f"recorded {baseline.newest.requests} requests over {baseline.newest.boots} boots in {save(folder, baseline)}"
     )
@@ -105,15 +105,3 @@ def _show(args: argparse.Namespace, path: Path | None) -> int:
     else:
         print("\n\n".join(baseline_text(b) for b in found))
     return ExitCode.OK
-
-
-def _commit(folder: Path) -> str | None:
-    """Return the commit that is checked out, ``None`` outside a repository."""
-    where = folder if folder.is_dir() else Path.cwd()
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(where), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

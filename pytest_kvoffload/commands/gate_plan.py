@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from pytest_kvoffload.config import build_config, load_config, parse_toml_text
 from pytest_kvoffload.errors import UsageError, did_you_mean
+from pytest_kvoffload.gate.thresholds import CONTROL
 from pytest_kvoffload.gate_run import GatePlan
 from pytest_kvoffload.records import ConnectorConfig, KVOffloadConfig
 from pytest_kvoffload.session import Arm
+
+__all__ = ["CONTROL", "Reference", "arm_of", "baseline_key", "candidate_of", "make_plan"]
 
 if TYPE_CHECKING:
     from pytest_kvoffload.gate.baseline import BaselineKey
     from pytest_kvoffload.gate.samples import Block
     from pytest_kvoffload.gate.thresholds import Threshold
-
-CALIBRATION_FILE = "kvoffload-calibration.json"
-BASELINE_DIR = "kvoffload-baselines"
-CONTROL = "control"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +93,12 @@ def arm_of(config: KVOffloadConfig, connector: ConnectorConfig, *, label: str) -
 
 def baseline_key(arm: Arm) -> BaselineKey:
     """Return the key of an arm's baseline on this machine."""
-    from pytest_kvoffload.gate.baseline import BaselineKey
+    from pytest_kvoffload.gate.baseline import BaselineKey, model_name
     from pytest_kvoffload.gate.calibration import this_runner
 
-    model = arm.model
-    recipe = ", ".join(f"{key}={value}" for key, value in sorted(model.tiny.items()))
     return BaselineKey(
         runner=this_runner(),
-        model=model.path or model.served_name or ("generated" + (f" ({recipe})" if recipe else "")),
+        model=model_name(arm.model),
         engine=arm.engine.kind,
         connector=arm.connector.name,
     )
@@ -109,11 +106,15 @@ def baseline_key(arm: Arm) -> BaselineKey:
 
 def calibration_file(args: argparse.Namespace, path: Path | None) -> Path:
     """Return the file of noise floors."""
+    from pytest_kvoffload.gate.calibration import CALIBRATION_FILE
+
     return Path(args.calibration) if args.calibration else _beside(path) / CALIBRATION_FILE
 
 
 def baseline_dir(args: argparse.Namespace, path: Path | None) -> Path:
     """Return the folder of baselines."""
+    from pytest_kvoffload.gate.baseline import BASELINE_DIR
+
     return Path(args.baselines) if args.baselines else _beside(path) / BASELINE_DIR
 
 

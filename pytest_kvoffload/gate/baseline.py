@@ -17,10 +17,12 @@ from pathlib import Path
 from pytest_kvoffload.errors import IncomparableError, UsageError
 from pytest_kvoffload.gate.readings import counted
 from pytest_kvoffload.gate.samples import Block, latencies
-from pytest_kvoffload.records import Measurement, to_json
+from pytest_kvoffload.records import Measurement, ModelConfig, to_json
 from pytest_kvoffload.stats import quantile, smallest_n
 
 BASELINE_SCHEMA_VERSION = 1
+BASELINE_DIR = "kvoffload-baselines"
+"""The folder of baselines, beside the configuration."""
 HISTORY_LIMIT = 100
 """Entries kept; the anchor is kept beside them."""
 QUANTILES = (0.5, 0.95, 0.99)
@@ -35,16 +37,24 @@ class BaselineKey:
     model: str
     engine: str
     connector: str
+    variant: str = ""
+    """What a test overrides of the configuration, such as ``sessions=24``; empty where it overrides nothing."""
 
     @property
     def file_name(self) -> str:
         """Name of the file: the connector, and a digest of the rest."""
         safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.connector)
-        digest = hashlib.sha256(json.dumps(dataclasses.astuple(self)).encode()).hexdigest()
+        words = dataclasses.astuple(self)
+        digest = hashlib.sha256(json.dumps(words if self.variant else words[:-1]).encode()).hexdigest()
         return f"{safe}-{digest[:12]}.json"
 
+    @property
+    def label(self) -> str:
+        """The arm's name in a verdict, where runner, model and engine are understood."""
+        return f"{self.connector} ({self.variant})" if self.variant else self.connector
+
     def __str__(self) -> str:
-        return f"connector {self.connector}, model {self.model}, engine {self.engine}, runner {self.runner}"
+        return f"connector {self.label}, model {self.model}, engine {self.engine}, runner {self.runner}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +88,12 @@ class Baseline:
     def newest(self) -> Entry:
         """The run that the gate compares with."""
         return self.history[-1]
+
+
+def model_name(model: ModelConfig) -> str:
+    """Return what a key calls a model: its path or name, or the recipe of the generated one."""
+    recipe = ", ".join(f"{key}={value}" for key, value in sorted(model.tiny.items()))
+    return model.path or model.served_name or ("generated" + (f" ({recipe})" if recipe else ""))
 
 
 def metrics_of(blocks: Sequence[Block]) -> dict[str, float]:

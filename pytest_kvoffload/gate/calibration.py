@@ -15,6 +15,8 @@ from pytest_kvoffload.gate.verdict import Policy
 from pytest_kvoffload.stats import noise_floor
 
 CALIBRATION_SCHEMA_VERSION = 1
+CALIBRATION_FILE = "kvoffload-calibration.json"
+"""The file of noise floors, beside the configuration."""
 _KEY_FIELDS = ("cpu", "cpus", "gpu")
 
 

@@ -48,15 +48,19 @@ def evaluate(thresholds: Sequence[Threshold], evidence: Evidence, *, level: Leve
     Raises:
         MissingExtraError: numpy or scipy is not installed.
     """
-    raw = [_judge(threshold, evidence, level) for threshold in thresholds]
-    p_values = {place: finding.p_value for place, finding in enumerate(raw) if finding.p_value is not None}
+    return held_back([_judge(threshold, evidence, level) for threshold in thresholds], alpha=level.alpha)
+
+
+def held_back(findings: Sequence[Finding], *, alpha: float) -> tuple[Finding, ...]:
+    """Return the findings of one family; a failure that does not stand among its family is inconclusive (Holm)."""
+    p_values = {place: finding.p_value for place, finding in enumerate(findings) if finding.p_value is not None}
     adjusted = holm_adjusted(p_values)
     found = []
-    for place, finding in enumerate(raw):
-        if place in adjusted and finding.outcome == "fail" and adjusted[place] > level.alpha:
+    for place, finding in enumerate(findings):
+        if place in adjusted and finding.outcome == "fail" and adjusted[place] > alpha:
             text = (
                 f"{finding.text}; held back: among {len(p_values)} tests its p counts as {adjusted[place]:.2g}, "
-                f"above {level.alpha:.2g} (Holm)"
+                f"above {alpha:.2g} (Holm)"
             )
             finding = dataclasses.replace(finding, outcome="inconclusive", text=text)
         found.append(finding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_kvoffload.gate.baseline import missing
 from pytest_kvoffload.gate.comparable import differences, tier_never_reached, unusable
 from pytest_kvoffload.gate.evaluate import Evidence, Level, evaluate
 from pytest_kvoffload.gate.samples import Block
@@ -29,25 +30,41 @@ def default_thresholds(policy: Policy) -> tuple[Threshold, ...]:
 
 
 def hindrance(
-    reference: Sequence[Block], candidate: Sequence[Block], *, policy: Policy, across: Sequence[str] = ()
+    reference: Sequence[Block],
+    candidate: Sequence[Block],
+    *,
+    policy: Policy,
+    across: Sequence[str] = (),
+    no_reference: str = "",
 ) -> Finding | None:
     """Return what makes the arms worthless as evidence, ``None`` when nothing does."""
-    unlike = differences(reference, candidate, across=across)
-    if unlike:
-        return Finding(name="comparable", outcome="inconclusive", text="; ".join(unlike))
-    broken = unusable(reference, phase=policy.phase)
-    if broken:
-        return Finding(name="usable reference", outcome="inconclusive", text="; ".join(broken))
+    if not no_reference:
+        unlike = differences(reference, candidate, across=across)
+        if unlike:
+            return Finding(name="comparable", outcome="inconclusive", text="; ".join(unlike))
+        broken = unusable(reference, phase=policy.phase)
+        if broken:
+            return Finding(name="usable reference", outcome="inconclusive", text="; ".join(broken))
     broken = unusable(candidate, phase=policy.phase)
     if broken:
         return Finding(name="usable candidate", outcome="fail", text="; ".join(broken))
-    silent = tier_never_reached(reference, phase=policy.phase)
+    silent = None if no_reference else tier_never_reached(reference, phase=policy.phase)
     if silent:
         return Finding(name="tier exercised by the reference", outcome="inconclusive", text=silent)
     silent = tier_never_reached(candidate, phase=policy.phase)
     if silent:
         return Finding(name="tier exercised", outcome="fail", text=silent)
     return None
+
+
+def as_recorded(recorded: Sequence[Block], run: Sequence[Block]) -> Finding:
+    """Judge that a run measured what its baseline holds (phases, hit rates of tiers): what is gone is a failure."""
+    gone = missing(recorded, run)
+    return Finding(
+        name="measured as in the baseline",
+        outcome="fail" if gone else "pass",
+        text=f"the baseline has {', '.join(gone)}, this run has not" if gone else "every measurement is there",
+    )
 
 
 def judge(
@@ -59,6 +76,7 @@ def judge(
     others: Mapping[str, Sequence[Block]] | None = None,
     across: Sequence[str] = (),
     level: Level | None = None,
+    no_reference: str = "",
 ) -> tuple[Finding, ...]:
     """Judge a candidate.
 
@@ -70,14 +88,15 @@ def judge(
         others: blocks of further arms, by the name that thresholds use.
         across: what may differ between reference and candidate; see :func:`comparable.differences`.
         level: what this look may spend; the policy's whole error by default.
+        no_reference: why there is no reference; what asks for one is then inconclusive, everything else is judged.
 
     Returns:
         Findings. What makes the comparison impossible comes alone: nothing else is then worth reading.
     """
-    stopped = hindrance(reference, candidate, policy=policy, across=across)
+    stopped = hindrance(reference, candidate, policy=policy, across=across, no_reference=no_reference)
     if stopped is not None:
         return (stopped,)
-    broken: dict[str, str] = {}
+    broken = {"reference": no_reference} if no_reference else {}
     for name, blocks in (others or {}).items():
         why = (*differences(blocks, candidate), *unusable(blocks, phase=policy.phase))
         if why:

@@ -61,6 +61,15 @@ def read_at_base(path: Path, revision: str) -> BaseFile:
     return BaseFile(path=old, revision=revision, commit=commit, text=text, notes=tuple(notes))
 
 
+def commit_of(folder: Path) -> str | None:
+    """Return the commit that is checked out around a folder, ``None`` outside a repository."""
+    where = folder if folder.is_dir() else Path.cwd()
+    try:
+        return _git(where, "rev-parse", "--short=12", "HEAD", failure="git failed").strip() or None
+    except UsageError:
+        return None
+
+
 def _exists(top: Path, commit: str, path: str) -> bool:
     return bool(_git(top, "ls-tree", "--name-only", commit, "--", path, failure="git failed").strip())
 

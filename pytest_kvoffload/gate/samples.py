@@ -18,6 +18,8 @@ class Block:
     block: int
     boot: int
     measurement: Measurement
+    tests: tuple[str, ...] = ()
+    """The tests that took it, in a pytest run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

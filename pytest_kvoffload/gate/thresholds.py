@@ -24,6 +24,8 @@ Comparator: TypeAlias = Literal["<", "<=", ">", ">="]
 Dimension: TypeAlias = Literal["seconds", "share", "count"]
 
 SECTION, KEY = "gate", "thresholds"
+CONTROL = "control"
+"""The arm that may be named without being configured: recompute."""
 PHASES = ("cold", "resident", "restored")
 TIERS = ("device", "external", "host", "disk", "p2p", "lmcache_l1", "lmcache_l2")
 LATENCIES = ("ttft", "tpot", "e2e")
