@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from pytest_kvoffload.lint.model import Launch
+from pytest_kvoffload.lint.model import Config, Launch, Member, Node
 from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, parse_arguments
 from pytest_kvoffload.lint.sources.collect import Collector, comments_near, file_words, word_of
 from pytest_kvoffload.lint.sources.configs import launch_configs
@@ -13,6 +13,7 @@ from pytest_kvoffload.lint.sources.own_transfer import lmcache_variables, transf
 from pytest_kvoffload.lint.sources.requirements import read_project_versions
 from pytest_kvoffload.lint.sources.text import Mapped
 from pytest_kvoffload.lint.sources.tomltree import read_toml
+from pytest_kvoffload.lint.sources.tree import scalar_node
 from pytest_kvoffload.lint.sources.yamltree import YNode
 from pytest_kvoffload.lint.sources.yamlwords import env_vars, environment, words_of_node
 
@@ -51,6 +52,7 @@ def _connectors(out: Collector, own: YNode) -> None:
         around = Surroundings(source="kvoffload", env=env)
         configs = launch_configs(out, parsed.flags, words, around)
         transfer = transfer_of(out, table, connectors)
+        further = [config for config in (_events(out, engine), transfer) if config is not None]
         first = out.location(name.at).line
         last = out.location(table.end).line
         out.add_launch(
@@ -60,13 +62,26 @@ def _connectors(out: Collector, own: YNode) -> None:
                 source="kvoffload",
                 flags=parsed.flags,
                 env=env,
-                configs=(*configs, *([transfer] if transfer is not None else [])),
+                configs=(*configs, *further),
                 model=out.value(model.text) if model is not None and model.scalar else None,
                 words=(*file_words(out), *comments_near(out, first, min(last, first + 40)), out.value(name.text)),
                 complete=parsed.complete,
                 env_complete=False,
             )
         )
+
+
+def _events(out: Collector, engine: YNode | None) -> Config | None:
+    """Return the ``--kv-events-config`` that ``kv_events = true`` stands for."""
+    told = engine.get("kv_events") if engine is not None else None
+    if told is None or told.scalar != "true":
+        return None
+    place = out.location(told.at)
+    members = tuple(
+        Member(key=key, location=place, node=scalar_node(value, place, ""))
+        for key, value in (("enable_kv_cache_events", True), ("publisher", "zmq"))
+    )
+    return Config(kind="kv-events-config", node=Node(kind="object", location=place, members=members), location=place)
 
 
 def launch_of_mark(reader: Reader, arguments: PyValue, node: ast.Call) -> None:

@@ -131,3 +131,20 @@ def test_a_size_that_lmcache_cannot_read_is_found_in_our_own_file(
     file.write_text('[connectors.arm]\nkind = "lmcache_inprocess"\nmax_local_cpu_size = "20Gi"\n')
     assert main(["lint", str(file)]) == 1
     assert "LMCACHE_MAX_LOCAL_CPU_SIZE is '20Gi': not a number" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("told", "published"), [("true", True), ("false", False)])
+def test_kv_events_of_the_engine_are_an_events_configuration(told: str, published: bool) -> None:
+    text = f"""
+        [engine]
+        kv_events = {told}
+        [connectors.disk]
+        kind = "tiering"
+        size_gib = 1
+        secondary_tiers = [{{ type = "fs", root_dir = "/kv", enable_kv_events = true }}]
+        """
+    (launch,) = document("kvoffload.toml", text).launches
+    config = launch.config("kv-events-config")
+    assert (config is not None) == published
+    if config is not None:
+        assert config.node.plain() == {"enable_kv_cache_events": True, "publisher": "zmq"}
