@@ -338,3 +338,24 @@ def test_the_transfer_modes_default_is_known_by_version() -> None:
     assert missing is not None
     assert missing.since == "0.5.6"
     assert catalog.missing("lmcache.mp.autostart", "0.5.6") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "packages"),
+    [
+        ({"kv_connector": "LMCacheConnectorV1"}, ("lmcache",)),
+        ({"kv_connector": "OffloadingConnector"}, ()),
+        (
+            {
+                "kv_connector": "MultiConnector",
+                "kv_connector_extra_config": {"connectors": [{"kv_connector": "LMCacheMP"}]},
+            },
+            ("lmcache",),
+        ),
+        ({"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [3, {}]}}, ()),
+    ],
+)
+def test_a_raw_configuration_says_what_the_managed_engine_must_have(
+    config: dict[str, Any], packages: tuple[str, ...]
+) -> None:
+    assert parts("raw", {"kv_transfer_config": config}).packages == packages

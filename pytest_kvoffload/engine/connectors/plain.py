@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
 from pytest_kvoffload.engine.options import OptionReader
+
+_NEEDS: Mapping[str, str] = {"LMCache": "lmcache"}
+"""Word in a connector's name to the extra of the engine catalog that it needs."""
 
 
 def _recompute(options: OptionReader, context: LaunchContext) -> LaunchParts:
@@ -28,7 +32,17 @@ def _raw(options: OptionReader, context: LaunchContext) -> LaunchParts:
             ) from None
     if not isinstance(value, Mapping):
         raise options.fail("kv_transfer_config", "a table or a JSON object", got=value)
-    return LaunchParts(kv_transfer_config=dict(value))
+    return LaunchParts(kv_transfer_config=dict(value), packages=_packages(value))
+
+
+def _packages(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a managed engine must have for the connectors that a configuration names, children included."""
+    extra = config.get("kv_connector_extra_config")
+    children = extra.get("connectors") if isinstance(extra, Mapping) else None
+    found = {package for word, package in _NEEDS.items() if word in str(config.get("kv_connector", ""))}
+    for child in children if isinstance(children, list) else ():
+        found |= set(_packages(child)) if isinstance(child, Mapping) else set()
+    return tuple(sorted(found))
 
 
 RECOMPUTE = ConnectorKind(name="recompute", summary="no connector: the control", options=(), build=_recompute)
