@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html.parser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from factories import PREFIX, PROMPT, SYNC, control, delta, good, histogram, measurement, phase
 
-from pytest_kvoffload.output.report import RunDocument
+from pytest_kvoffload.output.report import RunDocument, render_page
 from pytest_kvoffload.output.report.document import CheckLine, Failure, Finding, TailNumbers
-from pytest_kvoffload.records import DeltaSample, Measurement
+from pytest_kvoffload.records import DeltaSample, Measurement, RequestSample
 
 HOSTILE = "<script>alert(1)</script>\x1b[31mred\x1b[0m\x07 \u202eabc\u2066 " + "x" * 5000
 
 
 def large(n: int = 100_000) -> RunDocument:
-    """A run of n requests: half in each of two arms."""
+    """A run of n requests: half in each of two arms, 50 a second, one in 997 very slow, the tier filling slowly."""
     half = n // 4
     times = [0.05 + 0.0001 * (i * 7919 % 1000) + (2.0 if i % 997 == 0 else 0.0) for i in range(half)]
-    arms = [
-        measurement(phase("cold", [2 * t for t in times]), phase("restored", times), arm=arm, kind=kind)
-        for arm, kind in (("control", "recompute"), ("native", "native"))
-    ]
+    arms = []
+    for arm, kind, slow in (("control", "recompute", 1.9), ("native", "native", 1.0)):
+        asked = delta(prompt_tokens=PROMPT * half, external=PREFIX * half * 0.6 if kind == "native" else 0)
+        made = measurement(
+            phase("cold", [2 * t for t in times]),
+            phase("restored", [slow * t for t in times], asked),
+            arm=arm,
+            kind=kind,
+        )
+        phases = tuple(
+            dataclasses.replace(p, samples=_spread(p.samples, hits=p.name == "restored" and kind == "native"))
+            for p in made.phases
+        )
+        arms.append(dataclasses.replace(made, phases=phases))
     return RunDocument(measurements=tuple(arms))
+
+
+def _spread(samples: Sequence[RequestSample], *, hits: bool) -> tuple[RequestSample, ...]:
+    """Requests sent one after the other; the tier serves ever more of them."""
+    return tuple(
+        dataclasses.replace(
+            s,
+            sent_at_seconds=s.index / 50,
+            first_token_at_seconds=s.index / 50 + (s.ttft_seconds or 0.0),
+            cached_tokens=PREFIX if hits and s.index * 7919 % 1000 < 1000 * s.index / len(samples) else 0,
+        )
+        for s in samples
+    )
 
 
 def single() -> RunDocument:
@@ -157,6 +181,12 @@ def hostile() -> RunDocument:
     )
 
 
+@functools.cache
+def rendered(document: Callable[[], RunDocument]) -> bytes:
+    """Every page is rendered once for all the ways to look at it."""
+    return render_page(document())
+
+
 class Page(html.parser.HTMLParser):
     """The tags, identifiers and texts of a page, scripts kept apart."""
 
@@ -178,6 +208,8 @@ class Page(html.parser.HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         """Check that what closes is what was opened."""
         assert self.open.pop() == tag
+        if tag in {"td", "th", "dt", "li", "p"} and not (self.open and self.open[-1] == "script"):
+            self.texts.append(" ")
 
     def handle_data(self, data: str) -> None:
         """Remember a text by where it stands."""

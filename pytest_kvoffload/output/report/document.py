@@ -54,6 +54,11 @@ class Failure:
     log: str = ""
     """The lines of its log that say why, secrets masked; empty where there is no log."""
 
+    @property
+    def cause(self) -> str:
+        """The first line of the error, without its opening words."""
+        return self.text.strip().partition("\n")[0].removeprefix("the server did not start: ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLine:

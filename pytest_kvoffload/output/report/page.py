@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_kvoffload._version import __version__
 from pytest_kvoffload.engine.masking import mask_text
 from pytest_kvoffload.errors import MissingExtraError
-from pytest_kvoffload.output.report.document import RunDocument, log_faults, log_tail
+from pytest_kvoffload.output.report.document import Finding, RunDocument, log_faults, log_tail
 from pytest_kvoffload.output.report.text import harmless, one_line
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ HEADLINES = 3
 LOGS = 4
 """Boots of an arm whose command and log are shown."""
 UNTOLD = "not reported by this server"
+UNTOLD_COUNTS = "this server tells how long all of them took together, not how many there were"
 UNTOLD_CACHED = "not reported by this server for single requests (vLLM does with --enable-prompt-tokens-details)"
 
 
@@ -45,7 +46,7 @@ def render_page(document: RunDocument) -> bytes:
 
 
 def _context(document: RunDocument) -> dict[str, Any]:
-    from pytest_kvoffload.output.report import settings, tables
+    from pytest_kvoffload.output.report import plots_verdict, settings, tables
     from pytest_kvoffload.output.report.arms import pool
     from pytest_kvoffload.output.report.series import all_series
 
@@ -55,14 +56,21 @@ def _context(document: RunDocument) -> dict[str, Any]:
     series = all_series(arms)
     rows = [_judged(row, document, candidate=arm.name, phase=phase) for arm in arms for row in arm.rows()]
     plots, absent = _plots(arms, series, rows, reference=reference, phase=phase)
+    refused = () if arms or document.failures else _refusals(document)
     changed = settings.changes(arms[reference], arms[candidate]) if reference != candidate else ()
-    drawn = plots[0] if plots and any(s.points for s in series) else None
+    verdict = plots_verdict.ratios(document.findings)
+    if verdict is not None:
+        plots.insert(1, verdict)
+    drawn = plots[0] if plots and (verdict is plots[0] or any(s.points for s in series)) else None
     return {
         "version": __version__,
         "document": document,
-        "outcome": document.outcome or ("fail" if document.failures else "none"),
-        "title": "Did not start" if document.failures and not document.outcome else TITLES[document.outcome],
-        "broken": [f for f in document.findings if f.outcome != "pass"][:HEADLINES],
+        "outcome": document.outcome or ("fail" if document.failures or refused else "none"),
+        "title": TITLES[document.outcome]
+        if document.outcome or not (document.failures or refused)
+        else "Did not start",
+        "refused": refused,
+        "broken": [*[f for f in document.findings if f.outcome != "pass"], *refused][:HEADLINES],
         "judged": tables.judged(document.findings),
         "changed": changed,
         "changed_what": f"{arms[candidate].name} against {arms[reference].name}" if changed else "",
@@ -74,7 +82,7 @@ def _context(document: RunDocument) -> dict[str, Any]:
         "absent": absent,
         "usage": tables.device_usage(arms),
         "results": tables.results(rows) if rows else None,
-        "tail": tables.slow_requests(series) if drawn else None,
+        "tail": tables.slow_requests(series) if any(s.points for s in series) else None,
         "failed": tables.failed_requests(series),
         "difference": settings.difference(arms),
         "checks": tables.checks(document.checks),
@@ -110,12 +118,22 @@ def _plots(
         found.append((plots_requests.timeline(series), "", ""))
         found.append((plots_requests.hits_over_time(series), "Hit rate over time", UNTOLD_CACHED))
     if arms:
+        took = delays(arms)
         found += [
             (plots_meters.hit_rates(rows), "Hit rate by tier", UNTOLD),
             (plots_meters.traffic(arms), "Bytes stored and loaded", UNTOLD),
-            (plots_meters.delay_ranges(delays(arms)), "Lookups and transfers", UNTOLD),
+            (plots_meters.delay_ranges(took), "Lookups and transfers", UNTOLD_COUNTS if took else UNTOLD),
         ]
     return [plot for plot, _, _ in found if plot], [(title, why) for plot, title, why in found if plot is None]
+
+
+def _refusals(document: RunDocument) -> tuple[Finding, ...]:
+    """What lint and preflight refused to boot."""
+    return tuple(
+        Finding(name=f"{check.kind} {check.name}", outcome=check.outcome, text=check.text)
+        for check in document.checks
+        if check.outcome in ("error", "fail")
+    )
 
 
 def _compared(arms: Sequence[ReportArm], document: RunDocument) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from pytest_kvoffload.records import Measurement
 
 CHANGES = 5
 """Differences that the first screen names; the table has all of them."""
+ABSENT = "(not set)"
 _TRANSFER = "kv-transfer-config"
 _NOISE = ("VLLM_PORT", "engine_id", "--port")
 """Differ with every boot and say nothing."""
@@ -28,7 +29,7 @@ def configuration(arm: ReportArm) -> dict[str, str]:
     if transfer is None:
         told = {_TRANSFER: "none" if connector.kind == "recompute" else "not told"}
     else:
-        told = {f"{_TRANSFER} {key}": text for key, text in _flat(transfer)}
+        told = {_TRANSFER: "given", **{f"{_TRANSFER} {key}": text for key, text in _flat(transfer)}}
     found = {
         "connector kind": connector.kind,
         **{f"connector {key}": _plain(mask_value(value, name=key)) for key, value in connector.options.items()},
@@ -57,9 +58,9 @@ def difference(arms: Sequence[ReportArm]) -> Table | None:
     found = [configuration(arm) for arm in arms]
     keys = list(dict.fromkeys(key for part in found for key in part))
     rows = tuple(
-        (key, *(part.get(key, "-") for part in found))
+        (key, *(part.get(key, ABSENT) for part in found))
         for key in keys
-        if len({part.get(key, "-") for part in found}) > 1 and not key.endswith(_NOISE)
+        if len({part.get(key, ABSENT) for part in found}) > 1 and not key.endswith(_NOISE)
     )
     note = "" if rows else "Nothing differs."
     return Table(columns=("setting", *(arm.name for arm in arms)), rows=rows, note=note)
