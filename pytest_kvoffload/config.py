@@ -268,6 +268,23 @@ def _check_engine(engine: EngineConfig, source: str | None) -> None:
             expected=f"no URL: the engine kind is {engine.kind!r} (kind = 'attach' uses a running server)",
             source=source,
         )
+    for key in ("engine_urls", "kv_event_endpoints"):
+        if engine.kind != "attach" and getattr(engine, key):
+            raise ConfigError(
+                section="engine",
+                key=key,
+                got=repr(list(getattr(engine, key))),
+                expected=f"none: the engine kind is {engine.kind!r} (kind = 'attach' uses running servers)",
+                source=source,
+            )
+    if engine.kv_event_endpoints and not engine.kv_events:
+        raise ConfigError(
+            section="engine",
+            key="kv_events",
+            got="false",
+            expected="true: kv_event_endpoints are named, and nobody would listen",
+            source=source,
+        )
     for key in ("boot_timeout_seconds", "request_timeout_seconds"):
         if getattr(engine, key) <= 0:
             raise ConfigError(

@@ -66,6 +66,11 @@ def test_a_full_file_becomes_records(tmp_path: Path) -> None:
         ({"engine": {"args": ["a", 3]}}, "[engine] args: got ['a', 3]; expected str at [1]"),
         ({"engine": {"kind": "attach"}}, "[engine] url: got nothing; expected the URL of the server to attach to"),
         ({"engine": {"url": "http://x"}}, "expected no URL: the engine kind is 'cpu'"),
+        ({"engine": {"engine_urls": ["http://x"]}}, "engine_urls: got ['http://x']; expected none: the engine kind is"),
+        (
+            {"engine": {"kind": "attach", "url": "http://x", "kv_event_endpoints": ["tcp://x:1"]}},
+            "[engine] kv_events: got false; expected true: kv_event_endpoints are named, and nobody would listen",
+        ),
         ({"engine": {"boot_timeout_seconds": 0}}, "[engine] boot_timeout_seconds: got 0.0; expected a number of"),
         ({"engine": 3}, "[engine]: got 3; expected a table"),
         ({"connectors": {"a": {"knd": "x"}}}, "[connectors.a] kind: got nothing; expected the kind of connector"),
