@@ -117,7 +117,7 @@ def check_engine(python: Path, names: Iterable[str]) -> tuple[list[Check], dict[
 
 def checks_for(extras: Iterable[str]) -> list[str]:
     """Names of the checks that an engine with these extras must pass."""
-    return ["transformers", "vllm", "offload spec", *(["lmcache"] if "lmcache" in extras else [])]
+    return ["transformers", "vllm", "offload spec", *(name for name in ("lmcache", "nixl") if name in extras)]
 
 
 def _with_more_extras(version: str, names: tuple[str, ...]) -> EngineInstall | None:

@@ -43,11 +43,22 @@ def _lmcache() -> str:
     return f"lmcache {getattr(importlib.import_module('lmcache'), '__version__', '')} imports".replace("  ", " ")
 
 
+def _nixl() -> str:
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "inside"))
+    importlib.import_module("kvoffload_nixl").prefer_loadable()
+    api = importlib.import_module("nixl._api")
+    agent = api.nixl_agent("kvoffload-check", api.nixl_agent_config(backends=[]))
+    if not agent.get_plugin_mem_types("OBJ"):
+        raise ImportError(f"the OBJ plugin of {api.__name__.partition('.')[0]} does not load")
+    return f"{api.__name__.partition('.')[0]} loads, its OBJ plugin too"
+
+
 CHECKS: dict[str, Callable[[], str]] = {
     "transformers": _transformers,
     "vllm": _vllm,
     "offload spec": _spec,
     "lmcache": _lmcache,
+    "nixl": _nixl,
 }
 
 

@@ -29,6 +29,10 @@ for label, module in json.loads(sys.argv[2]):
     try:
         if importlib.util.find_spec(module.partition(":")[0].partition(".")[0]) is None:
             error = "not installed"
+        elif module == "nixl" and importlib.util.find_spec("kvoffload_nixl") is not None:
+            # On PYTHONPATH where the server is to use our offload spec, which chooses nixl's build in this way.
+            importlib.import_module("kvoffload_nixl").prefer_loadable()
+            importlib.import_module(module)
         elif module == "vllm._C":
             # The extension has several spellings (_C, _C_AVX2, ...): the platform knows which one it needs.
             from vllm.platforms import current_platform
