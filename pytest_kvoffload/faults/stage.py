@@ -74,6 +74,8 @@ class Stage:
         have = _sites(self.original)
         if site not in have:
             return f"{_WORDS[site]}: a connector of kind {kind!r} as configured has none"
+        if site == "host_memory" and kind == "tiering" and self.small_host:
+            return "its host tier is made so small here that every block comes from the tier below: break that one"
         if site == "disk" and self.disk is not None and fault.name == "disk_full" and not self.disk.limited:
             return f"a full disk needs root, to mount a small file system of our own ({self.disk.refusal})"
         if site == "redis" and shutil.which("redis-server") is None:

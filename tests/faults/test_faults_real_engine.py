@@ -1,4 +1,4 @@
-"""Faults on real vLLM: a disk tier and the host tier above it on one booted server, the engine killed at the end.
+"""Faults on real vLLM: a disk tier on one booted server, its engine killed at the end; the host tier on another.
 
 The whole table takes too long for every change: ``kvoffload chaos --markdown docs/faults.md`` makes it.
 """
@@ -19,7 +19,7 @@ from pytest_kvoffload.records import FaultResult, KVOffloadConfig, to_json
 from pytest_kvoffload.session import Arm, RunSession
 
 pytestmark = pytest.mark.engine
-FAULTS = ("host_memory_corrupted", "disk_full", "disk_files_deleted", "disk_files_corrupted", "worker_killed")
+FAULTS = ("disk_full", "disk_files_deleted", "disk_files_corrupted", "worker_killed")
 PLANTED = ("hf_plantedTokenValue", "planted-redis-pw", "planted/Secret+Key==")
 
 
@@ -56,9 +56,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(results=results, left=chaos.left_behind(), run_dir=run_dir, disk=disk)
 
 
-@pytest.mark.parametrize("name", ["host_memory_corrupted", "disk_files_corrupted"])
-def test_a_corrupted_block_is_caught_by_its_output(ran: Ran, name: str) -> None:
-    result = ran.results[name]
+def test_a_corrupted_file_is_caught_by_its_output(ran: Ran) -> None:
+    result = ran.results["disk_files_corrupted"]
     assert (result.outcome, result.verdict) == ("wrong_output", "pass"), result.reason
     assert result.hit_rate_before is not None
     assert result.hit_rate_before > 0.9
@@ -98,3 +97,19 @@ def test_nothing_is_left_and_no_secret_is_told(ran: Ran) -> None:
             assert [word for word in PLANTED if word.encode() in raw] == [], path
     for result in ran.results.values():
         assert [word for word in PLANTED if word.encode() in to_json(result)] == []
+
+
+def test_corrupted_host_memory_is_caught_by_its_output(tmp_path: Path) -> None:
+    made = for_chaos(KVOffloadConfig())
+    arm = Arm(engine=made.engine, model=made.model, connector=made.connectors["native"])
+    session = RunSession(tmp_path)
+    chaos = Chaos(session, arm, made.workload)
+    try:
+        with chaos:
+            (result,) = run_faults(chaos, find_faults(("host_memory_corrupted",)))
+    finally:
+        session.close()
+    if result.verdict == "not-applicable":
+        pytest.skip(result.reason)  # this process may not write another one's memory
+    assert (result.outcome, result.verdict) == ("wrong_output", "pass"), result.reason
+    assert chaos.left_behind() == ()
