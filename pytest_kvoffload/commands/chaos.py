@@ -90,8 +90,8 @@ def _run_all(
         engine, python=args.python or engine.python, vllm_version=args.vllm_version or engine.vllm_version
     )
     results: list[FaultResult] = []
-    # A polite end (a CI's time limit) is to undo the faults just as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    # A polite end (a CI's time limit, a terminal that is closed) is to undo the faults just as Ctrl-C does.
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with CommandProgress(enabled=not args.no_progress) as progress:
             session = RunSession(out, progress=progress, before_boot=before_boot(warn=_warn, lint="off"))
@@ -114,7 +114,8 @@ def _run_all(
     except KeyboardInterrupt:
         return results, True
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return results, False
 
 
