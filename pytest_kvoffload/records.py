@@ -91,7 +91,7 @@ class TierClear:
     """
 
     action: Literal["post", "delete", "empty_directory", "redis_flush", "new_server"]
-    target: str
+    target: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class ServerInfo:
     """Where the effective configuration is not what was asked for, one sentence each."""
     resets: bool = False
     """Whether ``/reset_prefix_cache`` is available."""
-    clears: tuple[TierClear, ...] = ()
+    clears: tuple[TierClear, ...] = field(default=(), repr=False)
     """How its tier is emptied where that reset does not do it."""
     salted: bool = True
     """Whether the tier's keys depend on a request's cache salt."""

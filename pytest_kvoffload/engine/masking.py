@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from pytest_kvoffload.records import ConnectorConfig
+from pytest_kvoffload.records import ConnectorConfig, ServerInfo
 
 MASK = "***"
 _URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/@\s:]*:[^/@\s]*@")
@@ -131,6 +131,12 @@ def mask_connector(connector: ConnectorConfig) -> ConnectorConfig:
         args=mask_command(connector.args),
         env=mask_environment(connector.env),
     )
+
+
+def mask_info(info: ServerInfo) -> ServerInfo:
+    """Return what a server says about itself as it may be stored: no password in the addresses of its tier."""
+    clears = tuple(dataclasses.replace(clear, target=mask_text(clear.target)) for clear in info.clears)
+    return dataclasses.replace(info, clears=clears)
 
 
 def _mask_option(value: Any, *, name: str) -> Any:

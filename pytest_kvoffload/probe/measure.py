@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pytest_kvoffload.engine.masking import mask_connector
+from pytest_kvoffload.engine.masking import mask_connector, mask_info
 from pytest_kvoffload.errors import ScrapeError, ServerDiedError, UsageError, WorkloadError
 from pytest_kvoffload.metrics.delta import delta
 from pytest_kvoffload.metrics.query import histogram, total
@@ -404,7 +404,7 @@ class _Run:
         measurement = Measurement(
             arm=self.arm,
             connector=mask_connector(self.connector),
-            server=info,
+            server=mask_info(info),
             workload=self.workload,
             plan=self._no_plan() if self.plan is None else self.plan.summary,
             phases=tuple(self.phases),

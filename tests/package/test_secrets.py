@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
@@ -15,11 +16,11 @@ import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 
 from pytest_kvoffload.engine import boot
-from pytest_kvoffload.engine.masking import secret_values
+from pytest_kvoffload.engine.masking import mask_info, secret_values
 from pytest_kvoffload.engine.processes import this_process
 from pytest_kvoffload.engine.supervise import start_supervised
 from pytest_kvoffload.errors import BootError, KVOffloadError
-from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, TierClear
 
 FAKES = Path(__file__).parents[1] / "engine" / "fakes"
 SECRETS = {
@@ -172,6 +173,14 @@ def test_the_secrets_of_a_command_are_found_and_nothing_else() -> None:
     assert set(SECRETS.values()) <= set(found)
     assert not {"kv", "8000", "vllm", "127.0.0.1:1", "kv_both"} & set(found)
     assert secret_values(["vllm", "--api-key", "x", "--hf-token=EMPTY"], {"A_TOKEN": "", "TOKENIZERS": "false"}) == ()
+
+
+def test_the_address_of_a_tier_that_is_flushed_is_stored_without_its_password(served: FakeVLLM) -> None:
+    clear = TierClear(action="redis_flush", target=ENV["LMCACHE_REMOTE_URL"])
+    info = dataclasses.replace(served.info, clears=(clear,))
+    stored = mask_info(info)
+    assert stored.clears[0].target == "redis://***@127.0.0.1:1/0"
+    assert found_in(repr(info) + repr(clear)) == []
 
 
 @pytest.fixture

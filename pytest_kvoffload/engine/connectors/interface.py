@@ -21,8 +21,8 @@ class HelperSpec:
     """
 
     name: str
-    command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = field(repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     ready_port: int
     ready_url: str | None = None
     timeout_seconds: float = 120.0
