@@ -66,10 +66,11 @@ def _lay_out(rows: Sequence[PhaseRow], layout: _Layout) -> Table:
     judged = wide and any(row.verdict for row in rows)
     hits, moved = (("device hits", "tier hits"), ("stored", "loaded")) if wide else (("dev", "tier"), ("store", "load"))
     quantiles = [f"TTFT {name}" for name in shown] if wide else ["/".join(shown)] if shown else []
+    # Where nothing fits, words are folded (names, "interrupted", "3 failed", the split of a tier), never numbers cut.
     for title in ("arm", "phase"):
-        table.add_column(title, no_wrap=True)
+        table.add_column(title, overflow="fold")
     for title in ("n", *hits, *quantiles, *moved, "same output" if wide else "same"):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right", no_wrap=title not in ("n", hits[1]), overflow="fold")
     if judged:
         table.add_column("verdict", no_wrap=True)
     for i, row in enumerate(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 from fakes.terminal import record
+from rich.console import Console
 
 from pytest_kvoffload.output.progress import one_line, phase_text
+from pytest_kvoffload.output.rows import PhaseRow, QuantileCell
+from pytest_kvoffload.output.table import print_rows
 from pytest_kvoffload.output.wrap import clean, fit
 from pytest_kvoffload.probe import Progress
 
@@ -129,6 +133,35 @@ def test_the_help_says_what_each_exit_code_means(tmp_path: Path) -> None:
     seen = record(command("--help"), columns=80, cwd=tmp_path)
     assert "    1  failed        what was judged is bad" in seen.screen
     assert "    3  inconclusive  nothing can be said, and that is no pass" in seen.screen
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_table_of_the_worst_names_folds_words_and_cuts_no_number(width: int) -> None:
+    worst = PhaseRow(
+        arm="lmcache_mp_disk_candidate",
+        phase="restored",
+        n=1200,
+        failed=3,
+        device_rate=0.12,
+        external_rate=0.97,
+        tier_rates={"host": 0.6, "disk": 0.37},
+        ttft=tuple(
+            QuantileCell(q=q, seconds=s, low=s * 0.9, high=s * 1.2)
+            for q, s in ((0.5, 0.0312), (0.95, 0.1234), (0.99, 1.234))
+        ),
+        store_bytes=123456789012,
+        load_bytes=98765432101,
+        same_output=(1187, 1200),
+        complete=False,
+    )
+    out = io.StringIO()
+    print_rows([worst], Console(file=out, width=width, color_system=None))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in out.getvalue()
+    first = lines[2].split()
+    for number in ("1200", "0.12", "0.97", "115" if width == 80 else "115.0", "1187/1200"):
+        assert number in first
 
 
 GATE = """
