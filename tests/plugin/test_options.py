@@ -102,7 +102,7 @@ def test_the_header_says_what_would_run_and_is_silent_elsewhere(pytester: pytest
         ["kvoffload: engine cpu, connectors control, native, other, config *.toml"]
     )
     pytester.runpytest("--kvoffload-url", "native=http://127.0.0.1:9/").stdout.fnmatch_lines(
-        ["kvoffload: attached to http://127.0.0.1:9, connectors *"]
+        ["kvoffload: attached to http://127.0.0.1:9", "  connectors *", "  config kvoffload.toml"]
     )
 
 
