@@ -15,6 +15,7 @@ from pytest_kvoffload.errors import EngineError, ExitCode, IncomparableError, KV
 from pytest_kvoffload.gate.evaluate import Level
 from pytest_kvoffload.gate.judge import as_recorded, hindrance, judge
 from pytest_kvoffload.gate.samples import Block, paired_times
+from pytest_kvoffload.gate.spread import spread_of
 from pytest_kvoffload.gate.thresholds import Threshold
 from pytest_kvoffload.gate.verdict import Finding, Policy, Verdict
 from pytest_kvoffload.records import WorkloadConfig
@@ -46,6 +47,8 @@ class GatePlan:
     """All servers alive at once (they take turns); else one at a time, which boots more often."""
     across: tuple[str, ...] = ()
     calibration: str = "none: run kvoffload gate --calibrate on this runner"
+    reference_text: str | None = None
+    """The configuration that the reference was read from, where it is another text of the candidate's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +72,9 @@ class _Run:
             del arms["reference"]
         self._arms = {name: dataclasses.replace(arm, label=arm.label or name) for name, arm in arms.items()}
 
-    def measure(self, blocks: Sequence[int], *, boot: int) -> None:
-        """Measure some blocks on all arms; they take turns, and who begins alternates."""
-        names = list(self._arms)
+    def measure(self, blocks: Sequence[int], *, boot: int, only: Sequence[str] | None = None) -> None:
+        """Measure some blocks on all arms, or some; they take turns, and who begins alternates."""
+        names = [name for name in self._arms if only is None or name in only]
         if self.plan.side_by_side:
             turns = [(name, block) for block in blocks for name in (names if block % 2 == 0 else names[::-1])]
         else:
@@ -83,7 +86,7 @@ class _Run:
             except KVOffloadError as error:
                 raise _ArmFailed(name, error) from error
             self.blocks[name].append(Block(block=block, boot=boot, measurement=measurement))
-        if self.plan.recorded:
+        if self.plan.recorded and (only is None or "reference" in only):
             self.blocks["reference"] += [block for block in self.plan.recorded if block.block in blocks]
 
     def judge(self, level: Level) -> tuple[Finding, ...]:
@@ -107,10 +110,12 @@ class _Run:
     def done(self, findings: tuple[Finding, ...], note: str = "", *, stopped_by: ExitCode | None = None) -> GateRun:
         """Put the verdict together."""
         reference, candidate = self.blocks["reference"], self.blocks["candidate"]
+        n, spread, phase = 0, None, self.plan.policy.phase
         try:
-            n = paired_times(reference, candidate, phase=self.plan.policy.phase).n
+            times = paired_times(reference, candidate, phase=phase)
+            n, spread = times.n, spread_of(times.reference, times.candidate, phase=phase)
         except (IncomparableError, KeyError):  # what made the arms unlike is in the findings already
-            n = 0
+            pass
         verdict = Verdict(
             reference=self.plan.reference.name,
             candidate=self.plan.candidate.name,
@@ -119,6 +124,7 @@ class _Run:
             boots_per_arm=len({block.boot for block in candidate}),
             calibration=self.plan.calibration,
             notes=(note,) if note else (),
+            spread=spread,
             stopped_by=stopped_by,
         )
         others = {name: tuple(self.blocks[name]) for name in self.plan.others}
@@ -156,10 +162,12 @@ def run_gate(session: RunSession, plan: GatePlan, *, say: Callable[[str], None] 
 
 def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
     plan = run.plan
-    run.measure([0], boot=0)
+    run.measure([0], boot=0, only=("reference", "candidate"))
     stopped = hindrance(run.blocks["reference"], run.blocks["candidate"], policy=plan.policy, across=plan.across)
     if stopped is not None:
         return run.done((stopped,), "stopped after the first block")
+    if plan.others:  # not before: their boots would be for nothing where the candidate fails at once
+        run.measure([0], boot=0, only=tuple(plan.others))
     per_block = run.requests_per_block()
     blocks = math.ceil(plan.requests / per_block)
     if plan.recorded:

@@ -124,7 +124,8 @@ def measured(
     verdict = dataclasses.replace(result.verdict, notes=(*notes, *result.verdict.notes))
     arms = {"reference": result.reference, "candidate": result.candidate, **result.others}
     print_gate_table(arms, verdict, phase=plan.policy.phase)
-    return report(args, verdict, out, path, connector=plan.candidate.connector.name)
+    name = plan.candidate.connector.name
+    return report(args, verdict, out, path, connector=name, reference=plan.reference_text)
 
 
 def open_session(
@@ -144,10 +145,20 @@ def open_session(
 
 
 def report(
-    args: argparse.Namespace, verdict: Verdict, out: Path, path: Path | None, *, connector: str | None = None
+    args: argparse.Namespace,
+    verdict: Verdict,
+    out: Path,
+    path: Path | None,
+    *,
+    connector: str | None = None,
+    reference: str | None = None,
 ) -> int:
-    """Print the verdict, write it where it was asked for, and return its exit code."""
-    from pytest_kvoffload.output.gate_text import annotation_lines, document, markdown, text
+    """Print the verdict, write it where it was asked for, and return its exit code.
+
+    ``reference`` is the text of the reference's configuration: annotations stand where the candidate's differs.
+    """
+    from pytest_kvoffload.output.gate_annotations import annotation_lines
+    from pytest_kvoffload.output.gate_text import document, markdown, text
     from pytest_kvoffload.output.wrap import show
 
     show(text(verdict))
@@ -158,7 +169,8 @@ def report(
         with Path(args.markdown).open("a", encoding="utf-8") as sink:
             sink.write(markdown(verdict))
     if args.github:
-        for line in annotation_lines(verdict, config=path, connector=connector or args.candidate):
+        named = connector or args.candidate
+        for line in annotation_lines(verdict, config=path, connector=named, reference=reference):
             print(line)
         outputs = os.environ.get("GITHUB_OUTPUT")
         if outputs:

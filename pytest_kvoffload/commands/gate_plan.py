@@ -30,6 +30,8 @@ class Reference:
     across: tuple[str, ...] = ()
     recorded: tuple[Block, ...] = ()
     notes: tuple[str, ...] = ()
+    text: str | None = None
+    """The configuration it was read from, where that is not the candidate's."""
 
 
 def make_plan(args: argparse.Namespace, config: KVOffloadConfig, path: Path | None) -> tuple[GatePlan, tuple[str, ...]]:
@@ -71,6 +73,7 @@ def make_plan(args: argparse.Namespace, config: KVOffloadConfig, path: Path | No
         side_by_side=not args.alternate and config.engine.kind in {"cpu", "attach"},
         across=reference.across,
         calibration=calibration,
+        reference_text=reference.text,
     )
     return plan, reference.notes
 
@@ -180,7 +183,8 @@ def _reference(args: argparse.Namespace, config: KVOffloadConfig, path: Path | N
     if word.endswith(".toml"):
         other_config = load_config(Path(word))
         arm = arm_of(other_config, _named(other_config, name), label="reference")
-        return Reference(arm=arm, notes=(f"reference: {word}",))
+        text = Path(word).read_text(encoding="utf-8")
+        return Reference(arm=arm, notes=(f"reference: {word}",), text=text)
     if word == "baseline" and word not in config.connectors:
         from pytest_kvoffload.gate.baseline import find
 
@@ -209,7 +213,7 @@ def _at_base(revision: str, config: KVOffloadConfig, path: Path | None, name: st
     notes = [f"reference: {where}", *base.notes]
     if (old.thresholds, old.gate) != (config.thresholds, config.gate):
         notes.append("this change also changes [gate]: the candidate is judged by the new thresholds")
-    return Reference(arm=arm_of(old, _named(old, name), label="reference"), notes=tuple(notes))
+    return Reference(arm=arm_of(old, _named(old, name), label="reference"), notes=tuple(notes), text=base.text)
 
 
 def _named(config: KVOffloadConfig, name: str) -> ConnectorConfig:

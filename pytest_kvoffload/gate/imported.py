@@ -16,6 +16,7 @@ from typing import Any
 from pytest_kvoffload.errors import IncomparableError, UsageError
 from pytest_kvoffload.gate.evaluate import sentence
 from pytest_kvoffload.gate.judge import default_thresholds
+from pytest_kvoffload.gate.spread import spread_of
 from pytest_kvoffload.gate.thresholds import Threshold, parse_thresholds
 from pytest_kvoffload.gate.verdict import Finding, Outcome, Policy, Verdict
 from pytest_kvoffload.stats import holm_adjusted, tail_regression
@@ -179,6 +180,7 @@ def compare_files(
         requests_per_arm=min(len(reference.ttft_seconds), len(candidate.ttft_seconds)),
         boots_per_arm=1,
         calibration="none: two files tell nothing of the machine's noise",
+        spread=spread_of(reference.ttft_seconds, candidate.ttft_seconds, phase="of the result files"),
         notes=(f"unpaired: {reference.tool} and {candidate.tool} results, measured one after the other",),
     )
 

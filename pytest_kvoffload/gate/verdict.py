@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from pytest_kvoffload.errors import ExitCode
 from pytest_kvoffload.gate.samples import DEFAULT_PHASE
+from pytest_kvoffload.gate.spread import Spread
 from pytest_kvoffload.stats import TailResult
 
 VERDICT_SCHEMA_VERSION = 1
@@ -40,6 +41,8 @@ class Verdict:
     boots_per_arm: int
     calibration: str
     notes: tuple[str, ...] = ()
+    spread: Spread | None = None
+    """How both arms' TTFTs are spread; ``None`` where they cannot be compared."""
     stopped_by: int | None = None
     """Exit code of the error that ended the run, such as 4 for a server that did not boot."""
     schema_version: int = field(default=VERDICT_SCHEMA_VERSION)

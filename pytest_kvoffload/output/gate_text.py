@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-
 from pytest_kvoffload.gate.verdict import VERDICT_SCHEMA_VERSION, Finding, Outcome, Verdict
+from pytest_kvoffload.output.gate_plot import plot
 from pytest_kvoffload.records import to_json
 
 WORDS: dict[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
@@ -44,44 +41,6 @@ def document(verdict: Verdict, *, command: str | None = None) -> bytes:
     )
 
 
-def annotation_lines(verdict: Verdict, *, config: Path | None, connector: str | None) -> list[str]:
-    """Return a GitHub workflow command for each finding that is no pass, at the candidate's table.
-
-    An error for a failure and a warning for what is inconclusive; without a configuration file they carry no place.
-    """
-    place = ""
-    if config is not None:
-        root = os.environ.get("GITHUB_WORKSPACE") or str(Path.cwd())
-        name = os.path.relpath(config.resolve(), Path(root).resolve())
-        place = f" file={_property(name)},line={table_line(config, connector)},title=KV offload gate"
-    levels = {"fail": "error", "inconclusive": "warning"}
-    return [
-        f"::{levels[finding.outcome]}{place}::{_data(f'{finding.name}: {finding.text}')}"
-        for finding in verdict.findings
-        if finding.outcome in levels
-    ]
-
-
-def table_line(config: Path, connector: str | None) -> int:
-    """Return the 1-based line of a connector's table in a TOML file, or of the first connector; 1 if there is none."""
-    names = ([re.escape(connector)] if connector else []) + [r"[^\]]+"]
-    lines = config.read_text(encoding="utf-8").splitlines()
-    for name in names:
-        header = re.compile(rf"""\s*\[\s*(tool\s*\.\s*kvoffload\s*\.\s*)?connectors\s*\.\s*["']?{name}["']?\s*\]""")
-        for number, line in enumerate(lines, start=1):
-            if header.match(line):
-                return number
-    return 1
-
-
-def _data(words: str) -> str:
-    return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(words: str) -> str:
-    return _data(words).replace(":", "%3A").replace(",", "%2C")
-
-
 def markdown(verdict: Verdict) -> str:
     """Return the verdict as Markdown, below GitHub's limit for a comment."""
     lines = [
@@ -91,6 +50,7 @@ def markdown(verdict: Verdict) -> str:
         "|---|---|---:|---:|---:|---:|",
         *(_row(finding) for finding in verdict.findings),
         "",
+        *(["```text", plot(verdict.spread), "```", ""] if verdict.spread is not None else []),
         "<details><summary>evidence</summary>",
         "",
         *(f"- **{_escape(finding.name)}**: {_escape(finding.text)}" for finding in verdict.findings),

@@ -130,6 +130,25 @@ def test_a_tier_that_is_silently_off_fails_by_name(tmp_path: Path) -> None:
     assert "the tier of candidate was never reached: 0 of" in finding.text
 
 
+def test_a_candidate_that_fails_at_once_costs_no_boot_of_the_control(tmp_path: Path) -> None:
+    fast = FakeConfig(tier_blocks=TIER)
+    with FakeVLLM(fast) as one, FakeVLLM(FakeConfig(tier_blocks=0)) as two, FakeVLLM(FakeConfig()) as three:
+        plan = GatePlan(
+            reference=arm(one, "reference"),
+            candidate=arm(two, "candidate"),
+            others={"control": arm(three, "control", "recompute")},
+            thresholds=parse_thresholds(["ttft_p50 gain over control >= 30%"]),
+            workload=WORKLOAD,
+            policy=Policy(),
+            requests=60,
+            boots=1,
+        )
+        result = run_gate(RunSession(tmp_path), plan)
+        asked = three.completions
+    assert result.verdict.findings[0].name == "tier exercised"
+    assert (asked, result.others["control"]) == (0, ())
+
+
 def test_failed_requests_on_the_candidate_fail(tmp_path: Path) -> None:
     verdict = gate(tmp_path, FakeConfig(tier_blocks=TIER), FakeConfig(tier_blocks=TIER, fail_every=7)).verdict
     assert verdict.outcome == "fail"

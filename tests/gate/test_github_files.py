@@ -187,7 +187,8 @@ def test_a_pull_request_from_checkout_to_verdict(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = runner.outputs()
     assert told == {"outcome": "fail", "code": "1"}, done.stdout
-    assert "::error file=kvoffload.toml,line=5,title=KV offload gate::tier exercised: the tier of" in done.stdout
+    assert "::error file=kvoffload.toml,line=3,title=KV offload gate::tier exercised: the tier of" in done.stdout
+    assert "%0Achanged: engine.url has another value (line 3)\n" in done.stdout
     assert runner.summary.read_text().startswith("### KV offload gate: FAIL\n")
     assert "reference: kvoffload.toml at origin/main" in runner.summary.read_text()
     assert (work / "evidence" / "verdict.json").exists()
@@ -195,6 +196,7 @@ def test_a_pull_request_from_checkout_to_verdict(tmp_path: Path) -> None:
     assert "<h3>KV offload gate: FAIL</h3>" in html
     assert "<td>tier exercised</td>\n<td>FAIL</td>" in html
     assert "<details><summary>evidence</summary>" in html
+    assert '<pre><code class="language-text">TTFT of phase restored, 30 and 30 requests' in html
 
 
 def test_every_foreign_action_is_pinned_and_no_secret_is_near() -> None:
