@@ -10,6 +10,7 @@ import pytest
 
 from pytest_kvoffload.config import build_config
 from pytest_kvoffload.engine.connectors import LaunchContext, LaunchParts, connector_argv
+from pytest_kvoffload.engine.connectors import tiers as tiers_module
 from pytest_kvoffload.errors import ConfigError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, TierClear
 
@@ -177,6 +178,29 @@ def test_keys_in_two_places_are_refused_and_neither_is_shown() -> None:
     with pytest.raises(ConfigError, match=r"got \{'store_config': \{.*'secret_key': '\*\*\*'") as caught:
         tiers({"store_config": STORE})
     assert "hunter2" not in str(caught.value)
+
+
+def bundle_of(made: LaunchParts) -> str | None:
+    found: dict[str, Any] = extra(made)["secondary_tiers"][0]["store_config"]
+    return found.get("ca_bundle")
+
+
+def test_tls_gets_a_bundle_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    system, nixls = tmp_path / "system.pem", tmp_path / "nixl.pem"
+    system.write_text("trusted")
+    monkeypatch.setattr(tiers_module, "NIXL_BUNDLE", nixls)
+    monkeypatch.setattr(tiers_module, "SYSTEM_BUNDLES", (tmp_path / "none.pem", system))
+    secure = {"type": "obj", "store_config": {**BARE, "scheme": "https"}}
+    made = tiers(secure)
+    assert bundle_of(made) == str(system)
+    assert any(f"ca_bundle = {str(system)!r} was added" in note and str(nixls) in note for note in made.notes)
+    assert bundle_of(tiers(secure, env={"AWS_CA_BUNDLE": "/mine.pem"})) == "/mine.pem"
+    named = {"type": "obj", "store_config": {**BARE, "scheme": "https", "ca_bundle": "/own.pem"}}
+    assert bundle_of(tiers(named, env={"AWS_CA_BUNDLE": "/mine.pem"})) == "/own.pem"
+    assert bundle_of(tiers({"type": "obj", "store_config": BARE}, env={"AWS_CA_BUNDLE": "/mine.pem"})) is None
+    nixls.write_text("trusted")
+    assert bundle_of(tiers(secure)) is None
 
 
 # ----------------------------------------------------------------------------------------------------- by flag

@@ -48,7 +48,7 @@ def arm(name: str, *tiers: dict[str, Any], version: str | None = None, boot: int
         kind="tiering",
         options={"cpu_bytes_to_use": HOST_BYTES, "secondary_tiers": list(tiers), **options},
     )
-    engine = EngineConfig(kind="cpu", vllm_version=version, num_gpu_blocks=40)
+    engine = EngineConfig(kind="cpu", vllm_version=version, num_gpu_blocks=40, max_model_len=4096)
     return Arm(engine=engine, model=ModelConfig(), connector=connector, boot=boot)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -24,6 +25,9 @@ _KEY_VARIABLES = {
     "session_token": "AWS_SESSION_TOKEN",
 }
 _NIXL_TYPES = ("obj", "p2p")
+NIXL_BUNDLE = Path("/etc/pki/tls/certs/ca-bundle.crt")
+"""Where nixl 1.5.1's wheels look for trusted CAs (curl error 77 where it is not); seen with moto's server over TLS."""
+SYSTEM_BUNDLES = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/ssl/ca-bundle.pem"), Path("/etc/ssl/cert.pem"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +148,21 @@ def _store(reader: OptionReader, context: LaunchContext, found: Tiers) -> dict[s
         )
     if keys:
         _hand_over(store, keys, context, found)
-    return {key: value for key, value in table.items() if key not in _KEY_VARIABLES}
+    made = {key: value for key, value in table.items() if key not in _KEY_VARIABLES}
+    if scheme == "https" and not table.get("ca_bundle"):
+        _trust(made, context, found)
+    return made
+
+
+def _trust(store: dict[str, Any], context: LaunchContext, found: Tiers) -> None:
+    """Name a CA bundle: nixl's plugin knows one path, which not every distribution has, and reads no variable."""
+    asked = context.env.get("AWS_CA_BUNDLE")
+    bundle = asked or (None if NIXL_BUNDLE.exists() else next((str(p) for p in SYSTEM_BUNDLES if p.exists()), None))
+    if bundle is None:
+        return
+    store["ca_bundle"] = bundle
+    why = "AWS_CA_BUNDLE names it, which nixl does not read" if asked else f"nixl looks in {NIXL_BUNDLE} only"
+    found.notes.append(f"ca_bundle = {bundle!r} was added to store_config: {why}")
 
 
 def _hand_over(store: OptionReader, keys: Mapping[str, str], context: LaunchContext, found: Tiers) -> None:
