@@ -25,7 +25,13 @@ from pytest_kvoffload.faults.proxy import HttpFaultProxy, TcpFaultProxy
 from pytest_kvoffload.records import ConnectorConfig
 
 BUCKET = "kvoffload-chaos"
-ACCESS_KEY, SECRET_KEY = "kvoffload-chaos", "kvoffload-chaos-secret"
+ACCESS_KEY = "kvoffload-chaos"
+STORE_ENV: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": "kvoffload-chaos-secret",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""For the stand-in, which checks none; set for the server, they win over any of the user's own."""
 SMALL_HOST_BYTES = 4 * 2**20
 """Host tier above another tier on the generated model: so small that the tier below is what serves."""
 _REMOTE_OPTIONS = ("remote_url",)
@@ -74,6 +80,8 @@ class Stage:
         have = _sites(self.original)
         if site not in have:
             return f"{_WORDS[site]}: a connector of kind {kind!r} as configured has none"
+        if fault.name == "tier_exhausted" and kind == "tiering" and self.small_host:
+            return "its host tier is made small here from the start, and holds the working set in no scenario"
         if site == "host_memory" and kind == "tiering" and self.small_host:
             return "its host tier is made so small here that every block comes from the tier below: break that one"
         if site == "disk" and self.disk is not None and fault.name == "disk_full" and not self.disk.limited:
@@ -108,7 +116,8 @@ class Stage:
             self._start_redis()
             assert self.redis is not None
             options["remote_url"] = f"{url.scheme}://127.0.0.1:{self.redis.port}{url.path}"
-        return dataclasses.replace(self.original, options=options)
+        env = {**self.original.env, **(STORE_ENV if self.store is not None else {})}
+        return dataclasses.replace(self.original, options=options, env=env)
 
     def _tier(self, tier: Mapping[str, Any]) -> dict[str, Any]:
         if tier.get("type") == "fs" and self.disk is not None:
@@ -117,8 +126,6 @@ class Stage:
             store: dict[str, Any] = {
                 "bucket": BUCKET,
                 "endpoint_override": self.store.endpoint,
-                "access_key": ACCESS_KEY,
-                "secret_key": SECRET_KEY,
                 "region": "us-east-1",
                 "scheme": "http",
             }

@@ -12,9 +12,10 @@ from fakes.fake_vllm import FakeConfig, FakeVLLM
 
 import pytest_kvoffload.faults.course as course
 import pytest_kvoffload.probe.cache as cache
+from pytest_kvoffload.engine.connectors import connector_argv
 from pytest_kvoffload.errors import BootError, ReadinessTimeoutError, UsageError
-from pytest_kvoffload.faults import Chaos, find_faults, run_faults
-from pytest_kvoffload.faults.actions import Begun
+from pytest_kvoffload.faults import FAULTS, Chaos, find_faults, run_faults
+from pytest_kvoffload.faults.actions import Begun, from_boot
 from pytest_kvoffload.faults.built_in import CONNECTORS, for_chaos
 from pytest_kvoffload.faults.stage import Stage
 from pytest_kvoffload.records import (
@@ -188,6 +189,8 @@ def test_storage_of_the_user_is_never_what_breaks(tmp_path: Path) -> None:
         assert stage.store is not None
         assert fs == {"type": "fs", "root_dir": str(stage.disk.path)}
         assert obj["store_config"]["endpoint_override"] == stage.store.endpoint
+        assert set(obj["store_config"]) == {"bucket", "endpoint_override", "region", "scheme"}
+        assert stage.connector.env["AWS_ACCESS_KEY_ID"] == "kvoffload-chaos", "a key of the user's is not used"
         assert "mine" not in json.dumps(stage.connector.options["secondary_tiers"])
         assert stage.connector.options["cpu_bytes_to_use"] == 4 * 2**20
         assert "size_gib" not in stage.connector.options
@@ -204,3 +207,19 @@ def test_without_a_file_there_are_connectors_and_a_small_workload() -> None:
     )
     assert for_chaos(mine).workload == mine.workload
     assert for_chaos(mine).connectors == mine.connectors
+
+
+@pytest.mark.parametrize("connector", CONNECTORS, ids=lambda connector: connector.name)
+def test_what_is_booted_is_legal_with_and_without_each_fault(connector: ConnectorConfig, tmp_path: Path) -> None:
+    engine = EngineConfig()
+    with Stage(connector, small_host=True, directory=tmp_path) as stage:
+        healthy = connector_argv(stage.connector, engine=engine, server_version="0.32.0")
+        applying = [fault for fault in FAULTS if fault.from_boot and not stage.refusal(fault)]
+        assert applying
+        for fault in applying:
+            broken = connector_argv(
+                from_boot(fault.name, stage, stored_bytes=2**24), engine=engine, server_version="0.32.0"
+            )
+            assert broken.kv_transfer_config is not None
+            differs = broken.kv_transfer_config != healthy.kv_transfer_config
+            assert differs is (fault.name != "credentials_wrong"), fault.name
