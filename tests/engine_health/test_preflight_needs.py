@@ -196,3 +196,30 @@ def test_a_raw_command_line_is_read_too(tmp_path: Path) -> None:
     )
     assert found.tier_dirs == (Path("/kv/e"),)
     assert found.platform == "cuda"
+
+
+def of_kind(kind: str, **options: Any) -> Needs:
+    connector = ConnectorConfig(name="arm", kind=kind, options=options)
+    return what_is_needed(engine=EngineConfig(kind="cpu"), connector=connector, server_version="0.32.0")
+
+
+@pytest.mark.parametrize("server", ["managed", "autostart"])
+@pytest.mark.parametrize("via", ["connector", "flag"])
+def test_an_lmcache_server_of_ours_is_counted_and_not_looked_for_before_it_starts(server: str, via: str) -> None:
+    found = of_kind("lmcache_mp", l1_size_gb=2, server=server, via=via)
+    assert found.servers == ()
+    assert found.tier_bytes == 2 * GIB
+    assert found.packages == ("lmcache",)
+
+
+def test_an_lmcache_server_of_somebody_else_is_looked_for() -> None:
+    found = of_kind("lmcache_mp", server="external", url="tcp://kv:7000")
+    assert found.servers == (("LMCache server", "kv", 7000),)
+
+
+def test_lmcache_in_process_is_counted_on_the_cpu_engine_too() -> None:
+    found = of_kind("lmcache_inprocess", max_local_cpu_size=3, local_cpu=False, remote="lm")
+    assert found.tier_bytes == 3 * GIB
+    assert found.servers == ()
+    outside = of_kind("lmcache_inprocess", max_local_cpu_size=1, remote_url="redis://kv:6379")
+    assert outside.servers == (("LMCache remote store redis://", "kv", 6379),)

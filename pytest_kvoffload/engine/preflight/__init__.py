@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pytest_kvoffload.engine.preflight.memory import SystemPaths, check_leaks, check_memlock, check_memory, check_shm
-from pytest_kvoffload.engine.preflight.needs import Needs, ObjectStore, derive, tensor_files, transfer_config_of
+from pytest_kvoffload.engine.preflight.needs import (
+    Needs,
+    ObjectStore,
+    beside_bytes,
+    derive,
+    tensor_files,
+    transfer_config_of,
+)
 from pytest_kvoffload.engine.preflight.report import Check, PreflightReport
 from pytest_kvoffload.errors import PreflightError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig
@@ -171,6 +178,7 @@ def what_is_needed(
         platform="cpu" if on_cpu else "cuda",
         version=server_version or engine.vllm_version,
         weight_bytes=sum(file.stat().st_size for file in tensor_files(model_path)) if model_path else 0,
+        beside_bytes=sum(beside_bytes(helper.command) for helper in parts.helpers),
         expected_host_bytes=expected_host_bytes,
         expected_shm_bytes=expected_shm_bytes,
     )

@@ -109,6 +109,7 @@ def derive(
     platform: Platform,
     version: str | None,
     weight_bytes: int = 0,
+    beside_bytes: int = 0,
     expected_host_bytes: int | None = None,
     expected_shm_bytes: int | None = None,
 ) -> Needs:
@@ -121,6 +122,7 @@ def derive(
         platform: of the engine.
         version: of vLLM, ``None`` when unknown.
         weight_bytes: of the model, which a CPU engine holds in host memory.
+        beside_bytes: what processes beside the server hold (the memory tier of an LMCache server).
         expected_host_bytes: replaces the tier's private bytes where the caller knows better.
         expected_shm_bytes: replaces the tier's bytes in /dev/shm.
     """
@@ -133,7 +135,9 @@ def derive(
         if size_flag:
             config = _with_size_flag(config, size_flag, argument(words, "--kv-offloading-backend"))
         _walk(config, total, platform=platform, version=version, ranks=ranks, env=env)
-    private = (total.private + total.pinned) * engines if expected_host_bytes is None else expected_host_bytes
+    private = (
+        (total.private + total.pinned) * engines + beside_bytes if expected_host_bytes is None else expected_host_bytes
+    )
     shm = total.shm * engines if expected_shm_bytes is None else expected_shm_bytes
     facts = load_host_memory()
     processes = facts.processes.base_bytes + facts.processes.worker_bytes * ranks * engines
@@ -207,7 +211,7 @@ def _walk(
         total.add("private", per_rank * ranks or shared)
         if extra.get("kv_offload_backend") == "disk" and isinstance(extra.get("disk_path"), str):
             total.dirs.append(Path(extra["disk_path"]))
-    elif name == "LMCacheConnectorV1":
+    elif name in {"LMCacheConnectorV1", "KVOffloadLMCacheConnector"}:
         total.packages.append("lmcache")
         _lmcache_in_process(extra, env, ranks, total)
     elif name == "LMCacheMPConnector":
@@ -277,6 +281,8 @@ def _lmcache_server(extra: Mapping[str, Any], total: _Sum) -> None:
         words = str(extra.get("lmcache.mp.autostart.server_args", "")).split()
         total.add("private", int(_number(argument(words, "--l1-size-gb")) * _GIB))
         return
+    if extra.get("lmcache.mp.port") == 0:
+        return  # a server of ours, on a port that is found when it starts
     urls = extra.get("lmcache.mp.server_urls")
     if isinstance(urls, str):
         urls = [url for url in urls.split(",") if url.strip()]
@@ -290,6 +296,11 @@ def _lmcache_server(extra: Mapping[str, Any], total: _Sum) -> None:
                 section="kv_connector_extra_config", key="lmcache.mp", got=repr(text), expected="host and port"
             ) from error
         total.servers.append(("LMCache server", parts.hostname or "localhost", port))
+
+
+def beside_bytes(command: Sequence[str]) -> int:
+    """Return the memory that a process beside the server takes at once: an LMCache server its whole L1 (on a CPU)."""
+    return int(_number(argument(command, "--l1-size-gb")) * _GIB)
 
 
 def transfer_config_of(words: Sequence[str]) -> Mapping[str, Any] | None:
