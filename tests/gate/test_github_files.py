@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 TOP = Path(__file__).parents[2]
 ACTION = TOP / ".github" / "actions" / "gate" / "action.yml"
 WORKFLOW = TOP / ".github" / "workflows" / "offload-gate.yml"
+CI = TOP / ".github" / "workflows" / "ci.yml"
 EXAMPLE = TOP / "example_suite" / "github-workflow.yml"
 FILES = [*sorted((TOP / ".github").rglob("*.yml")), EXAMPLE]
 
@@ -208,6 +209,15 @@ def test_every_foreign_action_is_pinned_and_no_secret_is_near() -> None:
             word = line.strip().removeprefix("- ").removeprefix("uses: ")
             if line.strip().removeprefix("- ").startswith("uses: ") and not word.startswith(("./", "OWNER/")):
                 assert len(word.split("@")[1].split()[0]) == 40, f"{path}: {line}"
+
+
+def test_ci_checks_every_workflow_with_a_pinned_actionlint() -> None:
+    """The test below skips where actionlint is not installed; this job never does."""
+    script = "\n".join(step.get("run", "") for step in yaml.safe_load(CI.read_text())["jobs"]["workflows"]["steps"])
+    assert "actionlint/cmd/actionlint@v1." in script
+    words = script.split()
+    checked = {path for word in words for path in TOP.glob(word) if word.endswith(".yml")}
+    assert checked == {path for path in FILES if path.name != "action.yml"}
 
 
 @pytest.mark.parametrize("tool", ["zizmor", "actionlint"])
