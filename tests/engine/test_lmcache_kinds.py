@@ -359,3 +359,14 @@ def test_a_raw_configuration_says_what_the_managed_engine_must_have(
     config: dict[str, Any], packages: tuple[str, ...]
 ) -> None:
     assert parts("raw", {"kv_transfer_config": config}).packages == packages
+
+
+def test_inside_a_multi_connector_it_is_our_copy_too() -> None:
+    children = [{"kind": "native", "size_gib": 1}, {"kind": "lmcache_inprocess", "max_local_cpu_size": 1}]
+    made = parts("multi", {"connectors": children})
+    assert made.env["PYTHONPATH"].endswith("engine/inside")
+    assert made.env["LMCACHE_MAX_LOCAL_CPU_SIZE"] == "1"
+    assert made.fresh_dirs == {"PROMETHEUS_MULTIPROC_DIR": "prometheus"}
+    assert not made.salted
+    assert [clear.action for clear in made.clears] == ["delete"]
+    assert made.packages == ("lmcache",)

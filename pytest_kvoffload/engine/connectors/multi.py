@@ -67,6 +67,7 @@ def _joined(children: list[LaunchParts]) -> LaunchParts:
         metrics_urls=tuple(dict.fromkeys(url for child in children for url in child.metrics_urls)),
         clears=() if warm else tuple(clear for child in children for clear in child.clears),
         salted=all(child.salted for child in children),
+        fresh_dirs={name: folder for child in children for name, folder in child.fresh_dirs.items()},
         packages=tuple(sorted({package for child in children for package in child.packages})),
     )
 
