@@ -190,7 +190,7 @@ def test_the_engine_id_is_ours_unless_the_user_has_one() -> None:
 
 def test_validation_boots_nothing() -> None:
     validate_connector(ConnectorConfig(name="arm", kind="native", options={"size_gib": 1}), engine=CPU)
-    with pytest.raises(ConfigError, match="expected one of .*native, raw, recompute, .*tiering"):
+    with pytest.raises(ConfigError, match=r"expected one of .*native, raw, recompute, .*tiering"):
         validate_connector(ConnectorConfig(name="arm", kind="disk"), engine=CPU)
 
 

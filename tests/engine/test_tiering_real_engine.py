@@ -227,3 +227,33 @@ def test_the_random_hash_seed_of_old_versions_is_named(
     with pytest.raises(MeterAssertionError, match=r"hash seed: vLLM 0\.27\.1 with sha256 begins its block hashes with"):
         assert_hit_rate_above(shared, 0.0, tier="external")
     assert external(shared, "restored") == 0
+
+
+@nightly
+def test_a_restarted_server_finds_its_directory(session: RunSession, tmp_path: Path) -> None:
+    tier = {"type": "fs", "root_dir": str(tmp_path / "tier")}
+    restarted = session.measure(arm("disk", tier), workload(mode="restart"))
+    assert_hit_rate_above(restarted, 0.9, tier="external")
+    assert_same_output(restarted)
+
+
+@nightly
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("native", {"size_gib": 0.25, "via": "flag"}),
+        ("native", {"size_gib": 0.25, "blocks_per_chunk": 4}),
+        ("native", {"size_gib": 0.25, "eviction_policy": "arc"}),
+        ("example", {}),
+        ("multi", {"connectors": [{"kind": "native", "size_gib": 0.25}, {"kind": "example"}]}),
+    ],
+    ids=["flag", "chunk-4", "arc", "example", "multi"],
+)
+@pytest.mark.parametrize("version", ["0.32.0", "0.27.1"])
+def test_every_kind_restores(session: RunSession, kind: str, options: dict[str, Any], version: str) -> None:
+    engine = EngineConfig(kind="cpu", vllm_version=version, num_gpu_blocks=40, max_model_len=4096)
+    connector = ConnectorConfig(name=kind, kind=kind, options=options)
+    measured = session.measure(Arm(engine=engine, model=ModelConfig(), connector=connector), workload())
+    assert external(measured, "cold") == 0
+    assert_hit_rate_above(measured, 0.9, tier="external")
+    assert_same_output(measured)
