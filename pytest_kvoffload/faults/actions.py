@@ -57,7 +57,7 @@ def begin(fault: str, stage: Stage, server: RunningServer) -> Begun:
     if fault.startswith("disk_"):
         return _disk(fault, stage, server)
     if fault == "host_memory_corrupted":
-        return _memory(stage, server)
+        return _memory(server)
     if fault in ("cache_server_killed", "cache_server_restarted"):
         return _cache_server(fault, server)
     if fault == "worker_killed":
@@ -167,14 +167,10 @@ def _disk(fault: str, stage: Stage, server: RunningServer) -> Begun:
     return Begun(note=f"{count} files were {word}", end=end, felt=lambda: count > 0)
 
 
-def _memory(stage: Stage, server: RunningServer) -> Begun:
-    options = stage.connector.options
-    size = options.get("cpu_bytes_to_use")
-    if size is None:
-        size = float(options["size_gib"]) * 2**30
+def _memory(server: RunningServer) -> Begun:
     assert server.info.pid is not None
     engine_id = server.supervision.engine_id if server.supervision else ""
-    changed = corrupt_host_tier(server.info.pid, engine_id=engine_id, size_bytes=int(size))
+    changed = corrupt_host_tier(server.info.pid, engine_id=engine_id)
     return Begun(
         note=f"{changed} bytes of the host tier were inverted",
         end=lambda: _forget_host_tier(server),

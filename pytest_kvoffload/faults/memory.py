@@ -1,14 +1,14 @@
 """Corrupting the host tier of a running server, from outside: as a memory error would.
 
 Where the tier is a file in /dev/shm (tiering; on a GPU every OffloadingConnector from vLLM 0.27 on) the file is
-written. Where it is private memory of the engine (our spec on the CPU backend) that memory is written through
-/proc/PID/mem; it is recognised by its size, which is the configured one.
+written. Where it is memory of the engine's own (our spec on the CPU backend, which gives it a name) that memory is
+written through /proc/PID/mem.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,26 +17,26 @@ from pytest_kvoffload.faults.disk import invert
 
 PAGE = 4096
 STRETCH = 256 * PAGE
-TOLERANCE = 0.1
-"""How far the mappings' sizes may add up to something else than the tier's size."""
+HOST_TIER_NAME = "/memfd:kvoffload_host_tier"
+"""What /proc/PID/maps calls the host tier of our spec (``engine/inside/kvoffload_cpu_spec.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapping:
-    """One anonymous, writable, private mapping of a process."""
+    """One mapping of a process that is the tier, or a part of it."""
 
     pid: int
     start: int
     size: int
 
 
-def corrupt_host_tier(pid: int, *, engine_id: str, size_bytes: int, shm: Path = Path("/dev/shm")) -> int:
+def corrupt_host_tier(pid: int, *, engine_id: str, shm: Path = Path("/dev/shm")) -> int:
     """Invert every page of the tier that is in use; return how many bytes were changed.
 
     Args:
         pid: the server; it and all its descendants are looked at.
         engine_id: names the tier's file in /dev/shm.
-        size_bytes: the tier's configured size.
+        shm: where shared memory lies.
 
     Raises:
         FaultImpossibleError: the tier is not found, or this process may not write another one's memory.
@@ -44,35 +44,13 @@ def corrupt_host_tier(pid: int, *, engine_id: str, size_bytes: int, shm: Path = 
     files = [path for path in sorted(shm.glob(f"vllm_offload_{engine_id}*")) if engine_id]
     if files:
         return sum(_invert_file(path) for path in files)
-    found = find_tier(_mappings(pid), size_bytes)
+    found = [mapping for each in _family(pid) for mapping in _mappings_of(each)]
     if not found:
-        raise FaultImpossibleError(
-            f"the host tier of {size_bytes} bytes is not recognised in the memory of the server's processes"
-        )
+        raise FaultImpossibleError("the host tier cannot be told apart in the memory of the server's processes")
     try:
         return sum(_invert_mapping(mapping) for mapping in found)
     except PermissionError as error:
-        raise FaultImpossibleError(
-            f"this process may not write the engine's memory ({error}): run it as root"
-        ) from error
-
-
-def find_tier(mappings: Sequence[Mapping], size_bytes: int) -> list[Mapping]:
-    """Return the mappings that are the tier: the largest of one process that add up to its size."""
-    for pid in sorted({mapping.pid for mapping in mappings}):
-        largest = sorted((m for m in mappings if m.pid == pid), key=lambda m: m.size, reverse=True)
-        total = 0
-        for count, mapping in enumerate(largest, 1):
-            total += mapping.size
-            if abs(total - size_bytes) <= TOLERANCE * size_bytes:
-                return largest[:count]
-            if total > size_bytes * (1 + TOLERANCE):
-                break
-    return []
-
-
-def _mappings(pid: int) -> list[Mapping]:
-    return [mapping for each in _family(pid) for mapping in _mappings_of(each)]
+        raise FaultImpossibleError(f"the engine's memory may not be written ({error}): run it as root") from error
 
 
 def _family(pid: int) -> list[int]:
@@ -92,7 +70,7 @@ def _mappings_of(pid: int) -> Iterator[Mapping]:
         return
     for line in lines:
         fields = line.split(maxsplit=5)
-        if fields[1] != "rw-p" or fields[4] != "0" or (len(fields) > 5 and not fields[5].startswith("[anon")):
+        if len(fields) < 6 or not fields[5].startswith(HOST_TIER_NAME):
             continue
         start, end = (int(word, 16) for word in fields[0].split("-"))
         yield Mapping(pid=pid, start=start, size=end - start)

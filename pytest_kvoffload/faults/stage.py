@@ -73,6 +73,8 @@ class Stage:
         site, kind = fault.site, self.original.kind
         if kind == "recompute":
             return "" if site == "engine" else "a connector of kind recompute has no tier"
+        if fault.name == "tier_exhausted" and kind == "tiering" and self.small_host:
+            return "its host tier is made small here from the start, and holds the working set in no scenario"
         if site == "launch":
             if kind not in ("native", "tiering"):
                 return f"the size and the link of a tier of kind {kind!r} are not ours to set"
@@ -80,8 +82,6 @@ class Stage:
         have = _sites(self.original)
         if site not in have:
             return f"{_WORDS[site]}: a connector of kind {kind!r} as configured has none"
-        if fault.name == "tier_exhausted" and kind == "tiering" and self.small_host:
-            return "its host tier is made small here from the start, and holds the working set in no scenario"
         if site == "host_memory" and kind == "tiering" and self.small_host:
             return "its host tier is made so small here that every block comes from the tier below: break that one"
         if site == "disk" and self.disk is not None and fault.name == "disk_full" and not self.disk.limited:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kvoffload.engine.connectors import SPEC_MODULE, inside_dir
 from pytest_kvoffload.faults.catalog import FaultImpossibleError
 from pytest_kvoffload.faults.disk import TierDisk, invert
 from pytest_kvoffload.faults.janitor import is_mount
-from pytest_kvoffload.faults.memory import Mapping, corrupt_host_tier, find_tier
+from pytest_kvoffload.faults.memory import HOST_TIER_NAME, corrupt_host_tier
 
 
 def test_a_full_disk_is_full_and_then_not() -> None:
@@ -93,19 +94,10 @@ def test_a_killed_owner_leaves_no_mount_and_no_directory() -> None:
     assert not is_mount(path)
 
 
-def test_the_tier_is_recognised_by_its_size() -> None:
-    one = [Mapping(pid=7, start=0, size=1000), Mapping(pid=7, start=5000, size=90)]
-    assert [m.size for m in find_tier(one, 1000)] == [1000]
-    parts = [Mapping(pid=7, start=n * 1000, size=250) for n in range(4)] + [Mapping(pid=7, start=9000, size=10)]
-    assert len(find_tier(parts, 1000)) == 4
-    assert find_tier([Mapping(pid=7, start=0, size=4000)], 1000) == []
-    assert find_tier([], 1000) == []
-
-
 def test_a_shared_region_is_inverted_where_it_holds_anything(tmp_path: Path) -> None:
     region = tmp_path / "vllm_offload_kvo-1.mmap"
     region.write_bytes(b"\1" * 4096 + bytes(8192) + b"\2" * 100 + bytes(3996))
-    changed = corrupt_host_tier(os.getpid(), engine_id="kvo-1", size_bytes=1, shm=tmp_path)
+    changed = corrupt_host_tier(os.getpid(), engine_id="kvo-1", shm=tmp_path)
     assert changed == 8192
     raw = region.read_bytes()
     assert raw[:4096] == b"\xfe" * 4096
@@ -114,10 +106,13 @@ def test_a_shared_region_is_inverted_where_it_holds_anything(tmp_path: Path) -> 
 
 
 def test_private_memory_is_inverted_in_another_process(tmp_path: Path) -> None:
-    size = 64 * 2**20
+    size, name = 64 * 2**20, HOST_TIER_NAME.removeprefix("/memfd:")
+    assert f'HOST_TIER_NAME = "{name}"' in (inside_dir() / f"{SPEC_MODULE}.py").read_text(), "our spec names it so"
     code = (
-        "import mmap, sys\n"
-        f"tier = mmap.mmap(-1, {size}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "import mmap, os, sys\n"
+        f"fd = os.memfd_create({name!r})\n"
+        f"os.ftruncate(fd, {size})\n"
+        f"tier = mmap.mmap(fd, {size})\n"
         "tier[8192:8196] = b'KVKV'\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
@@ -127,7 +122,7 @@ def test_private_memory_is_inverted_in_another_process(tmp_path: Path) -> None:
     assert other.stdout is not None
     assert other.stdout.readline().strip() == "ready"
     try:
-        changed = corrupt_host_tier(other.pid, engine_id="", size_bytes=size, shm=tmp_path)
+        changed = corrupt_host_tier(other.pid, engine_id="", shm=tmp_path)
     except FaultImpossibleError as error:
         other.kill()
         other.communicate()
@@ -138,5 +133,5 @@ def test_private_memory_is_inverted_in_another_process(tmp_path: Path) -> None:
 
 
 def test_a_tier_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(FaultImpossibleError, match="not recognised"):
-        corrupt_host_tier(os.getpid(), engine_id="", size_bytes=2**50, shm=tmp_path)
+    with pytest.raises(FaultImpossibleError, match="cannot be told apart"):
+        corrupt_host_tier(os.getpid(), engine_id="", shm=tmp_path)
