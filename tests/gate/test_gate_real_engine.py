@@ -1,4 +1,4 @@
-"""The gate on real vLLM: a tier that was turned off in silence is blocked by name."""
+"""The gate on real vLLM: a tier that was turned off in silence is blocked by name, and a slower link as slower."""
 
 from __future__ import annotations
 
@@ -52,3 +52,41 @@ def test_a_tier_that_is_silently_off_fails_by_name(
     (finding,) = verdict["verdict"]["findings"]
     assert finding["name"] == "tier exercised"
     assert "the tier of candidate was never reached: 0 of" in finding["text"]
+
+
+LINK = """
+[engine]
+kind = "cpu"
+num_gpu_blocks = 40
+
+[connectors.native]
+kind = "native"
+size_gib = 1
+link_bandwidth_bytes_per_second = {bandwidth}
+
+[workload]
+prefix_tokens = 256
+output_tokens = 2
+
+[gate]
+requests = 168
+boots = 1
+thresholds = ["ttft_p90 regression < 10%"]
+"""
+
+
+def test_a_link_at_a_third_of_the_bandwidth_is_blocked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.toml").write_text(LINK.format(bandwidth=60_000_000))
+    (tmp_path / "new.toml").write_text(LINK.format(bandwidth=20_000_000))
+    words = ["--config", "new.toml", "--reference", "old.toml", "--output", "out", "--no-progress", "--github"]
+    code = main(["gate", *words])
+    out = capsys.readouterr().out
+    assert code == 1, out
+    verdict = json.loads((tmp_path / "out" / "verdict.json").read_text())["verdict"]
+    tail = verdict["findings"][-1]["tail"]
+    assert tail["decision"] == "worse"
+    assert tail["ratio_low"] > 1.1
+    assert "::error file=new.toml,line=9,title=KV offload gate::ttft_p90 regression < 10%: p90 " in out

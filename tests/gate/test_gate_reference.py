@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kvoffload.cli import main
 from pytest_kvoffload.errors import UsageError
 from pytest_kvoffload.gate.reference import read_at_base
 
@@ -84,3 +85,41 @@ def test_outside_a_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kvoffload.toml").write_text(OLD)
     with pytest.raises(UsageError, match="not inside a git repository"):
         read_at_base(tmp_path / "kvoffload.toml", "main")
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "said"),
+    [
+        (
+            "other.toml",
+            ["--base", "main"],
+            "--base main: other.toml does not exist there, so there is nothing to compare",
+        ),
+        (
+            "kvoffload.toml",
+            ["--base", "nowhere", "--candidate", "native"],
+            "--base nowhere: git knows no such revision",
+        ),
+        (
+            "kvoffload.toml",
+            ["--base", "main", "--candidate", "added"],
+            "no connector 'added' in kvoffload.toml at main (",
+        ),
+    ],
+)
+def test_the_command_refuses_before_anything_boots(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    words: list[str],
+    said: str,
+) -> None:
+    (repository / "other.toml").write_text('[connectors.x]\nkind = "native"\nsize_gib = 7\n# unlike the other\n')
+    (repository / "kvoffload.toml").write_text(NEW + '[connectors.added]\nkind = "native"\nsize_gib = 1\n')
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "more")
+    monkeypatch.chdir(repository)
+    assert main(["gate", "--config", file, *words, "--no-progress"]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (repository / ".kvoffload").exists()
