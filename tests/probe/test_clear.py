@@ -9,11 +9,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 
 from pytest_kvoffload.errors import ConfigError, WorkloadError
 from pytest_kvoffload.probe import measure
-from pytest_kvoffload.probe.clear import clear_tier, clear_words, no_cold_phase
+from pytest_kvoffload.probe.clear import clear_tier, clear_words, is_new, no_cold_phase
 from pytest_kvoffload.records import ConnectorConfig, ServerInfo, TierClear, WorkloadConfig, to_json
 
 
@@ -227,3 +228,17 @@ def test_no_secret_of_a_connector_is_in_its_measurement(fake: FakeVLLM) -> None:
     assert "hunter2" not in text
     assert "AKIAPLANTED" not in text
     assert '"bucket":"b"' in text
+
+
+def test_a_tier_that_only_a_new_server_empties_refuses_one_that_has_served() -> None:
+    needs_new = TierClear(action="new_server", target="LMCache's local disk")
+    with FakeVLLM(FakeConfig(tier_blocks=800)) as fake:
+        info = dataclasses.replace(server(needs_new), url=fake.url, metrics_urls=(f"{fake.url}/metrics",))
+        assert is_new(info)
+        clear_tier(info)
+        body = {"model": "fake", "prompt": list(range(64)), "max_tokens": 1, "stream": False}
+        requests.post(f"{fake.url}/v1/completions", json=body, timeout=30).raise_for_status()
+        assert not is_new(info)
+        with pytest.raises(WorkloadError, match="LMCache's local disk cannot be emptied, and this server has served"):
+            clear_tier(info)
+    assert clear_words([needs_new]) == "starting a new server (LMCache's local disk cannot be emptied)"

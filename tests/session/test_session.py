@@ -10,7 +10,7 @@ from fakes.fake_vllm import FakeConfig, FakeVLLM
 
 from pytest_kvoffload.errors import EngineError, TierDegradedError
 from pytest_kvoffload.probe import MeasurementDiedError
-from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, WorkloadConfig
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, TierClear, WorkloadConfig
 from pytest_kvoffload.session import Arm, RunSession, _refuse_degraded
 
 WORKLOAD = WorkloadConfig(prefix_tokens=64, suffix_tokens=8, output_tokens=1)
@@ -95,3 +95,24 @@ def test_a_server_without_its_tier_is_refused_by_its_log(tmp_path: Path) -> None
         _refuse_degraded(dataclasses.replace(measurement, server=info))
     log.write_text("all is well\n")
     _refuse_degraded(dataclasses.replace(measurement, server=info))
+
+
+def test_a_tier_that_cannot_be_emptied_gets_a_new_server_for_each_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeVLLM(FakeConfig(tier_blocks=800)) as used, FakeVLLM(FakeConfig(tier_blocks=800)) as fresh:
+        session = RunSession(tmp_path)
+        session.measure(arm_of(used), WORKLOAD)
+        arm = arm_of(used)
+        clears = (TierClear(action="new_server", target="a disk"),)
+        servers, stopped = [], []
+        for fake in (used, fresh):
+            server = RunSession(tmp_path / "other").server(arm_of(fake))
+            server.info = dataclasses.replace(server.info, clears=clears)
+            monkeypatch.setattr(server, "stop", lambda url=fake.url: stopped.append(url))
+            servers.append(server)
+        monkeypatch.setattr(session, "server", lambda arm: servers[len(stopped)])
+        assert session._server_with_empty_tier(arm).info.url == fresh.url
+        assert stopped == [used.url]
+        assert session._server_with_empty_tier(arm).info.url == fresh.url
+        assert stopped == [used.url], "a server that has served nothing is empty"
