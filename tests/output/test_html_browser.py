@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_runs import both, failed_boot, gate_run, hostile, large, rendered, single
+from report_runs import failed_boot, gate_run, hostile, large, rendered, single
 
 from pytest_kvoffload.output.report import RunDocument
 
@@ -122,7 +122,6 @@ def opened(
         (hostile, 5, 1280, False),
         (failed_boot, 0, 390, False),
         (failed_boot, 0, 1280, True),
-        (both, 6, 1280, True),
         (single, 3, 390, False),
     ],
 )

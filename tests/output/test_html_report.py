@@ -15,8 +15,9 @@ from report_runs import Page, both, gate_run, hostile, large, rendered, single
 
 from pytest_kvoffload.cli import main
 from pytest_kvoffload.errors import MissingExtraError, UsageError
-from pytest_kvoffload.output.report import read_documents, render_page
+from pytest_kvoffload.output.report import RunDocument, read_documents, render_page
 from pytest_kvoffload.output.report.arms import pool
+from pytest_kvoffload.output.report.document import Finding
 from pytest_kvoffload.output.report.figures import COLOURS
 from pytest_kvoffload.output.report.text import LINE_LIMIT, TEXT_LIMIT, harmless
 from pytest_kvoffload.records import to_json
@@ -109,6 +110,15 @@ def test_what_changed_and_what_failed_come_before_the_plot() -> None:
     order = ("Fail", "ttft_p99 regression < 10%: p99 53.2 ms", "What changed, candidate against reference", "2 → 1")
     places = [page.text.index(words) for words in (*order, "Time to first token, phase restored")]
     assert places == sorted(places)
+
+
+def test_a_headline_is_short_and_the_whole_text_stands_further_down() -> None:
+    long = Finding(name="boot", outcome="fail", text="did not start\n" + "one detail\n" * 200 + "end of it")
+    text = Page(render_page(RunDocument(outcome="fail", findings=(long,)))).text
+    head, _, rest = text.partition("What was judged")
+    assert "boot: did not start one detail" in head
+    assert "end of it" not in head
+    assert "end of it" in rest
 
 
 def test_the_verdict_stands_in_numbers_and_in_its_row() -> None:

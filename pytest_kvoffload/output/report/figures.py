@@ -157,11 +157,11 @@ def spoken(facts: Sequence[str]) -> str:
     return "; ".join(facts[:count]) + (f"; {left} more in the table." if left else ".")
 
 
-def band_names(pairs: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return a short, distinct name of each band."""
+def band_names(pairs: Iterable[tuple[str, ...]], *, limit: int = 16) -> list[str]:
+    """Return a short, distinct name of each band, of at most ``limit`` characters a word."""
     names: list[str] = []
     for words in pairs:
-        base = " ".join(one_line(word, 16) for word in words)
+        base = " ".join(one_line(word, limit) for word in words)
         name, count = base, 1
         while name in names:
             count += 1

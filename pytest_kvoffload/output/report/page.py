@@ -27,6 +27,8 @@ TITLES: Mapping[str | None, str] = {
 }
 HEADLINES = 3
 """Findings that the first screen names."""
+HEADLINE = 400
+"""Characters of each; all of it stands further down."""
 LOGS = 4
 """Boots of an arm whose command and log are shown."""
 UNTOLD = "not reported by this server"
@@ -70,7 +72,9 @@ def _context(document: RunDocument) -> dict[str, Any]:
         if document.outcome or not (document.failures or refused)
         else "Did not start",
         "refused": refused,
-        "broken": [*[f for f in document.findings if f.outcome != "pass"], *refused][:HEADLINES],
+        "broken": [
+            dataclasses.replace(f, text=one_line(f.text, HEADLINE)) for f in _broken(document, refused)[:HEADLINES]
+        ],
         "judged": tables.judged(document.findings),
         "changed": changed,
         "changed_what": f"{arms[candidate].name} against {arms[reference].name}" if changed else "",
@@ -134,6 +138,10 @@ def _refusals(document: RunDocument) -> tuple[Finding, ...]:
         for check in document.checks
         if check.outcome in ("error", "fail")
     )
+
+
+def _broken(document: RunDocument, refused: Sequence[Finding]) -> list[Finding]:
+    return [*(finding for finding in document.findings if finding.outcome != "pass"), *refused]
 
 
 def _compared(arms: Sequence[ReportArm], document: RunDocument) -> tuple[int, int]:

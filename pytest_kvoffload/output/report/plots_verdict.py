@@ -27,7 +27,7 @@ def ratios(findings: Sequence[Finding]) -> Plot | None:
         return None
     from bokeh.models import ColumnDataSource
 
-    names = band_names((finding.name[:32],) for finding, _ in found)
+    names = band_names(((finding.name,) for finding, _ in found), limit=28)
     tails = [tail for _, tail in found]
     known = [value for tail in tails for value in (tail.ratio, tail.low, tail.high, 1.0, 1 + tail.margin) if value]
     start, end = min(known) / 1.15, max(known) * 1.15
