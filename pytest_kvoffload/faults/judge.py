@@ -122,6 +122,8 @@ def _verdict(
 ) -> tuple[FaultVerdict, str]:
     if outcome is None:
         return "inconclusive", why
+    if outcome in ("hung", "wrong_output") and outcome not in fault.expected:
+        return "fail", f"{why}; acceptable is {' or '.join(fault.expected)}"
     if not fault.from_boot and evidence.measurement is not None and not before and not evidence.boot_failure:
         return "inconclusive", "the tier served nothing before the fault began, so nothing can be said about it"
     if outcome not in fault.expected:

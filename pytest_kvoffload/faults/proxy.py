@@ -12,9 +12,10 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import h11
 
 from pytest_kvoffload.faults.disk import invert
 
@@ -137,7 +138,7 @@ class HttpFaultProxy(_Proxy):
         return f"127.0.0.1:{self.port}"
 
     def _make_server(self, port: int) -> socketserver.TCPServer:
-        return _HttpServer(("127.0.0.1", port), _http_handler(self))
+        return _TcpServer(("127.0.0.1", port), _http_handler(self))
 
 
 class TcpFaultProxy(_Proxy):
@@ -145,15 +146,6 @@ class TcpFaultProxy(_Proxy):
 
     def _make_server(self, port: int) -> socketserver.TCPServer:
         return _TcpServer(("127.0.0.1", port), _tcp_handler(self))
-
-
-class _HttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that was cut is what this is for."""
 
 
 class _TcpServer(socketserver.ThreadingTCPServer):
@@ -166,72 +158,118 @@ class _TcpServer(socketserver.ThreadingTCPServer):
         """A connection that was cut is what this is for."""
 
 
-def _http_handler(proxy: HttpFaultProxy) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def setup(self) -> None:
-            super().setup()
-            proxy.entered(self.connection)
-
-        def finish(self) -> None:
-            proxy.left(self.connection)
-            super().finish()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """The proxy keeps no access log: signatures and tokens are in its lines."""
-
-        def _pass_on(self) -> None:
-            fault = proxy.fault
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            download = self.command == "GET"
-            hurts = fault.latency_seconds > 0 or fault.status is not None
-            hurts = hurts or (download and (fault.truncate or fault.corrupt))
-            proxy.count(hurt=hurts)
-            time.sleep(fault.latency_seconds)
-            if fault.status is not None:
-                self._answer(fault.status, {"Content-Type": "application/xml"}, _s3_error(fault))
-                return
+def _http_handler(proxy: HttpFaultProxy) -> type[socketserver.BaseRequestHandler]:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            client: socket.socket = self.request
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            proxy.entered(client)
+            connection = h11.Connection(h11.SERVER)
             try:
-                status, headers, answer, length = self._ask_upstream(body)
-            except (OSError, http.client.HTTPException):
-                self.close_connection = True
-                return
-            if download and fault.corrupt:
-                answer = invert(answer)
-            if download and fault.truncate and len(answer) > 1:
-                self._answer(status, headers, answer[: len(answer) // 2], length=len(answer))
-                self.close_connection = True
-                return
-            self._answer(status, headers, answer, length=length)
-
-        def _ask_upstream(self, body: bytes) -> tuple[int, dict[str, str], bytes, int]:
-            upstream = http.client.HTTPConnection(*proxy.upstream, timeout=UPSTREAM_TIMEOUT_SECONDS)
-            try:
-                headers = {key: value for key, value in self.headers.items() if key.lower() not in HOP_BY_HOP}
-                upstream.request(self.command, self.path, body=body or None, headers=headers)
-                got = upstream.getresponse()
-                answer = got.read()
-                # The answer to HEAD announces a length and has no body.
-                length = int(got.headers.get("Content-Length") or len(answer))
-                return got.status, dict(got.headers.items()), answer, length
+                while _one_request(proxy, client, connection):
+                    connection.start_next_cycle()
+            except (OSError, h11.ProtocolError, http.client.HTTPException):
+                return  # either side went away: cutting the connection is what the other one then sees
             finally:
-                upstream.close()
-
-        def _answer(self, status: int, headers: Mapping[str, str], body: bytes, *, length: int | None = None) -> None:
-            self.send_response_only(status)
-            for key, value in headers.items():
-                if key.lower() not in HOP_BY_HOP and key.lower() != "content-length":
-                    self.send_header(key, value)
-            self.send_header("Content-Length", str(len(body) if length is None else length))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on  # noqa: N815  # the names that http.server calls
+                proxy.left(client)
 
     return Handler
+
+
+def _one_request(proxy: HttpFaultProxy, client: socket.socket, connection: h11.Connection) -> bool:
+    """Serve one request of a connection; return whether another one may follow."""
+    asked = _read_request(client, connection)
+    if asked is None:
+        return False
+    request, body = asked
+    method = request.method.decode()
+    fault = proxy.fault
+    download = method == "GET"
+    hurts = fault.latency_seconds > 0 or fault.status is not None
+    proxy.count(hurt=hurts or (download and (fault.truncate or fault.corrupt)))
+    time.sleep(fault.latency_seconds)
+    if fault.status is not None:
+        _answer(client, connection, fault.status, [(b"Content-Type", b"application/xml")], _s3_error(fault), method)
+        return _may_go_on(connection)
+    status, headers, answer, length = _ask_upstream(proxy.upstream, request, body)
+    if download and fault.corrupt:
+        answer = invert(answer)
+    if download and fault.truncate and len(answer) > 1:
+        answer = answer[: len(answer) // 2]
+    _answer(client, connection, status, headers, answer, method, length=length)
+    return _may_go_on(connection)
+
+
+def _may_go_on(connection: h11.Connection) -> bool:
+    """Whether both sides ended their message and keep the connection."""
+    return connection.our_state is h11.DONE and connection.their_state is h11.DONE
+
+
+def _read_request(client: socket.socket, connection: h11.Connection) -> tuple[h11.Request, bytes] | None:
+    """Read one request whole, however its body is framed; ``None`` when the client has gone."""
+    request: h11.Request | None = None
+    body: list[bytes] = []
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            if connection.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                client.sendall(connection.send(go_on))
+            connection.receive_data(client.recv(65536))
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.Data):
+            body.append(bytes(event.data))
+        elif isinstance(event, h11.EndOfMessage) and request is not None:
+            return request, b"".join(body)
+        else:
+            return None
+
+
+def _ask_upstream(
+    upstream: tuple[str, int], request: h11.Request, body: bytes
+) -> tuple[int, list[tuple[bytes, bytes]], bytes, int]:
+    connection = http.client.HTTPConnection(*upstream, timeout=UPSTREAM_TIMEOUT_SECONDS)
+    try:
+        connection.putrequest(
+            request.method.decode(), request.target.decode(), skip_host=True, skip_accept_encoding=True
+        )
+        for key, value in request.headers:
+            if key.decode() not in HOP_BY_HOP and key != b"content-length":
+                connection.putheader(key.decode(), value)
+        if body or request.method in (b"PUT", b"POST"):
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body or None)
+        got = connection.getresponse()
+        answer = got.read()
+        headers = [(key.encode(), value.encode()) for key, value in got.headers.items()]
+        # The answer to HEAD announces a length and has no body.
+        return got.status, headers, answer, int(got.headers.get("Content-Length") or len(answer))
+    finally:
+        connection.close()
+
+
+def _answer(
+    client: socket.socket,
+    connection: h11.Connection,
+    status: int,
+    headers: Sequence[tuple[bytes, bytes]],
+    body: bytes,
+    method: str,
+    *,
+    length: int | None = None,
+) -> None:
+    """Send an answer. One that is shorter than ``length`` ends the connection half-way."""
+    announced = len(body) if length is None else length
+    kept = [(key, value) for key, value in headers if key.decode().lower() not in (*HOP_BY_HOP, "content-length")]
+    response = h11.Response(status_code=status, headers=[*kept, (b"Content-Length", str(announced).encode())])
+    raw = connection.send(response) or b""
+    if method == "HEAD":
+        client.sendall(raw + (connection.send(h11.EndOfMessage()) or b""))
+        return
+    client.sendall(raw + (connection.send(h11.Data(data=body)) or b""))
+    if len(body) == announced:
+        client.sendall(connection.send(h11.EndOfMessage()) or b"")
 
 
 def _s3_error(fault: ProxyFault) -> bytes:

@@ -81,6 +81,18 @@ def test_a_healthy_proxy_changes_nothing(store: HttpFaultProxy) -> None:
     assert (store.seen, store.hurt) == (3, 0)
 
 
+def test_a_body_in_chunks_arrives_whole_and_a_connection_is_kept(store: HttpFaultProxy) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=10)
+    pieces = iter([b"x" * 70_000, b"y" * 30_000])
+    connection.request("PUT", "/bucket/key", body=pieces, headers={"Transfer-Encoding": "chunked"}, encode_chunked=True)
+    first = connection.sock
+    assert connection.getresponse().read() == b"100000"
+    connection.request("PUT", "/bucket/key", body=b"abc", headers={"Expect": "100-continue"})
+    assert connection.getresponse().read() == b"3"
+    assert connection.sock is first
+    connection.close()
+
+
 def test_an_error_is_answered_as_s3_words_it(store: HttpFaultProxy) -> None:
     store.break_with(ProxyFault(status=503, error_code="SlowDown"))
     status, body = ask(store, "PUT", b"data")
