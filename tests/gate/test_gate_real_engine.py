@@ -38,6 +38,13 @@ thresholds = ["external.hit_rate >= 0.6"]
 """
 
 
+def reported(run: Path) -> str:
+    """Return the HTML report of a run."""
+    target = run / "report.html"
+    assert main(["report", str(run), "--output", str(target)]) == 0
+    return target.read_text(encoding="utf-8")
+
+
 def test_a_tier_that_is_silently_off_fails_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,6 +59,15 @@ def test_a_tier_that_is_silently_off_fails_by_name(
     (finding,) = verdict["verdict"]["findings"]
     assert finding["name"] == "tier exercised"
     assert "the tier of candidate was never reached: 0 of" in finding["text"]
+    page = reported(tmp_path / "out")
+    for words in (
+        "the tier of candidate was never reached: 0 of",
+        "connector cpu_bytes_to_use: (not set) → 8",
+        "candidate restored: 0 B stored, 0 B loaded",
+        '<td class="short">preflight</td>',
+        "kvoffload ",
+    ):
+        assert words in page
 
 
 LINK = """
@@ -89,4 +105,5 @@ def test_a_link_at_a_third_of_the_bandwidth_is_blocked(
     tail = verdict["findings"][-1]["tail"]
     assert tail["decision"] == "worse"
     assert tail["ratio_low"] > 1.1
+    assert 'id="plot-ratios"' in reported(tmp_path / "out")
     assert "::error file=new.toml,line=9,title=KV offload gate::ttft_p90 regression < 10%: p90 " in out
