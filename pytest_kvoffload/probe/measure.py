@@ -270,6 +270,13 @@ class _Run:
         except WorkloadError as error:
             self.late_notes = [str(error)]
             return scrape(self.server.info.metrics_urls)
+        except ScrapeError:
+            # A server whose engine was killed closes its port first, and ends some seconds later.
+            deadline = time.monotonic() + DISTURBED_SETTLE_SECONDS
+            while time.monotonic() < deadline:
+                self.server.check()
+                time.sleep(0.1)
+            raise
 
     def _prepare(self, phase: PlannedPhase) -> tuple[str, ...]:
         info, check = self.server.info, self.server.check

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,7 +84,7 @@ def run(
         monkeypatch.setattr(session, "server", lambda arm: served)
         arm = Arm(engine=EngineConfig(), model=ModelConfig(), connector=NATIVE)
         (fault,) = find_faults((name,))
-        chaos = Chaos(session, arm, WORKLOAD, request_timeout_seconds=1.0)
+        chaos = Chaos(session, arm, WORKLOAD, request_timeout_seconds=2.0)
         with chaos:
             result = chaos.run(fault)
         return result, served, done
@@ -117,7 +119,7 @@ def test_a_server_that_does_not_answer_hangs_within_a_bound_and_the_fault_is_end
     result, served, done = run("host_memory_corrupted", lambda: setattr(fake.config, "hang", True))
     assert done == ["begin host_memory_corrupted", "end"]
     assert (result.outcome, result.verdict) == ("hung", "fail")
-    assert "did not come to an end within 3 s" in result.reason
+    assert "did not come to an end within 6 s" in result.reason
     assert served.stops > 0
 
 
@@ -128,6 +130,24 @@ def test_a_death_is_loud_with_what_was_measured_until_then(run: Scenario, fake: 
     assert result.reason == "the server died: RuntimeError: staged death"
     assert result.measurement is not None
     assert not result.measurement.complete
+
+
+def test_a_server_that_closes_its_port_before_it_ends_has_died(run: Scenario, fake: FakeVLLM) -> None:
+    def close_then_end() -> None:
+        fake.config.fail_every = 1
+
+        def later() -> None:
+            time.sleep(0.5)
+            fake.stop()
+            time.sleep(5.5)
+            fake.dead = True
+
+        threading.Thread(target=later, daemon=True).start()
+        time.sleep(1.0)
+
+    result, _, _ = run("worker_killed", close_then_end)
+    assert (result.outcome, result.verdict) == ("failed_loudly", "pass"), result.reason
+    assert "staged death" in result.reason
 
 
 def test_what_does_not_apply_says_why_and_boots_nothing(tmp_path: Path) -> None:
