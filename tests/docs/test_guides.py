@@ -41,7 +41,7 @@ def run(folder: Path, native: FakeVLLM, control: FakeVLLM, *words: str) -> subpr
     """Run the guide's pytest command; the servers that it would boot are there already."""
     urls = [f"--kvoffload-url={name}={server.url}" for name, server in (("native", native), ("control", control))]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *urls, *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture

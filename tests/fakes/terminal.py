@@ -64,7 +64,7 @@ def record(
     columns: int,
     cwd: Path,
     environment: Mapping[str, str] | None = None,
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 180.0,
     on_output: Callable[[int, str], None] | None = None,
 ) -> Recording:
     """Run a command on a terminal of its own and draw what it writes.

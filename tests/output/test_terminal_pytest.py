@@ -43,7 +43,7 @@ PROGRESS = re.compile(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[FakeVLLM]:
-    with FakeVLLM(FakeConfig(tier_blocks=800, seconds_per_token=0.001)) as fake:
+    with FakeVLLM(FakeConfig(tier_blocks=800, seconds_per_token=0.0002)) as fake:
         yield fake
 
 
