@@ -17,6 +17,7 @@ from pytest_kvoffload.errors import (
     ReadinessTimeoutError,
     ScrapeError,
     ServerDiedError,
+    TierDegradedError,
     UsageError,
 )
 from pytest_kvoffload.faults.actions import Begun, begin, from_boot, heal
@@ -24,7 +25,7 @@ from pytest_kvoffload.faults.catalog import Fault, FaultImpossibleError
 from pytest_kvoffload.faults.judge import Evidence, judge
 from pytest_kvoffload.faults.stage import Stage
 from pytest_kvoffload.metrics.query import total
-from pytest_kvoffload.records import FaultResult, Measurement, ServerInfo, WorkloadConfig, to_json
+from pytest_kvoffload.records import FaultResult, FaultVerdict, Measurement, ServerInfo, WorkloadConfig, to_json
 from pytest_kvoffload.session import Arm, RunSession
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class Chaos:
         """
         refused = self.refusal(fault)
         if refused:
-            return self._write(_not_applicable(fault, self.arm, refused))
+            return self._write(_nothing(fault, self.arm, refused, "not-applicable"))
         with self.session.exclusive():
             return self._write(self._run(fault, workload or self.workload))
 
@@ -162,7 +163,7 @@ class Chaos:
             course = self._from_boot if fault.from_boot else self._on_running
             evidence = course(fault, workload)
         except FaultImpossibleError as error:
-            return _not_applicable(fault, self.arm, str(error))
+            return _nothing(fault, self.arm, str(error), "not-applicable")
         evidence = dataclasses.replace(
             evidence,
             seconds=evidence.seconds or time.monotonic() - begun,
@@ -196,6 +197,8 @@ class Chaos:
                 return Evidence(measurement=None, hung=f"the server did not become ready: {error.cause}")
             except BootError as error:
                 return Evidence(measurement=None, boot_failure=error.cause)
+            except TierDegradedError as error:  # it answers, without its tier: refused by name
+                return Evidence(measurement=None, boot_failure=str(error).splitlines()[0])
             try:
                 return self._measure(_Watched(server), dataclasses.replace(workload, mode="restore"), None)
             finally:
@@ -276,36 +279,23 @@ def run_faults(
         try:
             result = chaos.run(fault)
         except EngineError as error:
-            result = FaultResult(
-                fault=fault.name,
-                connector=chaos.arm.name,
-                kind=chaos.arm.connector.kind,
-                outcome=None,
-                verdict="inconclusive",
-                expected=fault.expected,
-                reason=f"the healthy server did not boot: {str(error).splitlines()[0]}",
+            result = _nothing(
+                fault, chaos.arm, f"the healthy server did not boot: {str(error).splitlines()[0]}", "inconclusive"
             )
         except KVOffloadError as error:
-            result = FaultResult(
-                fault=fault.name,
-                connector=chaos.arm.name,
-                kind=chaos.arm.connector.kind,
-                outcome=None,
-                verdict="inconclusive",
-                expected=fault.expected,
-                reason=str(error).splitlines()[0],
-            )
+            result = _nothing(fault, chaos.arm, str(error).splitlines()[0], "inconclusive")
         say(result)
         yield result
 
 
-def _not_applicable(fault: Fault, arm: Arm, reason: str) -> FaultResult:
+def _nothing(fault: Fault, arm: Arm, reason: str, verdict: FaultVerdict) -> FaultResult:
+    """A result without an outcome, and why there is none."""
     return FaultResult(
         fault=fault.name,
         connector=arm.name,
         kind=arm.connector.kind,
         outcome=None,
-        verdict="not-applicable",
+        verdict=verdict,
         expected=fault.expected,
         reason=reason,
     )
