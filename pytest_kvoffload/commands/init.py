@@ -78,13 +78,16 @@ def _answers(args: argparse.Namespace, *, asking: bool) -> tuple[Answers, tuple[
             raise UsageError("--spec names a model spec of the Helm values that --from gives")
         if engine is None:
             engine = _ask("engine: managed vLLM without a GPU, or one of yours", ("cpu", "local")) if asking else "cpu"
+        python = args.python
+        if engine == "local" and python is None and asking:
+            python = input("interpreter that has vllm (empty: the one that runs the tests): ").strip() or None
         model = args.model
         if model is None and asking:
             model = input("model, a path or a name (empty: a generated test model): ").strip() or None
         kind = args.connector
         if kind is None:
             kind = _ask("tier", tuple(CONNECTORS)) if asking else "native"
-        return Answers(engine=engine, python=args.python, model=model, connector=CONNECTORS[kind], arm=kind), ()
+        return Answers(engine=engine, python=python, model=model, connector=CONNECTORS[kind], arm=kind), ()
     from pytest_kvoffload.commands.init_read import carry
 
     carried = carry(Path(args.source), spec=args.spec)

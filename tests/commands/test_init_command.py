@@ -163,10 +163,11 @@ def test_a_tier_that_the_launch_has_is_not_replaced(tmp_path: Path, capsys: pyte
 
 
 def test_questions_are_asked_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", Terminal("gpu\nlocal\norg/model\n\nyes\n"))
+    monkeypatch.setattr("sys.stdin", Terminal("gpu\nlocal\n/opt/vllm/bin/python\norg/model\n\nyes\n"))
     assert init(tmp_path / "asked") == 0
     config = load_config(tmp_path / "asked" / "kvoffload.toml")
-    assert (config.engine.kind, config.model.path) == ("local", "org/model")
+    assert (config.engine.kind, config.engine.python) == ("local", "/opt/vllm/bin/python")
+    assert config.model.path == "org/model"
     assert "self-hosted" in (tmp_path / "asked" / ".github" / "workflows" / "kvoffload.yml").read_text()
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert init(tmp_path / "silent") == 0
