@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_SECONDS = 20.0
 PHASE_TIMEOUTS = 3
 """A phase may take this many request timeouts: more is a hang, be it in small pieces."""
-BOOT_TIMEOUT_SECONDS = 240.0
-"""Limit of a boot that is meant to go wrong."""
+BOOT_TIMEOUT_SECONDS, BOOT_FACTOR = 240.0, 4.0
+"""Limit of a boot that is meant to go wrong: this, or that many times as long as a healthy one took here."""
 
 
 class _HungError(ServerDiedError):
@@ -186,9 +186,9 @@ class Chaos:
 
     def _from_boot(self, fault: Fault, workload: WorkloadConfig) -> Evidence:
         connector = from_boot(fault.name, self.stage, stored_bytes=self.stored_bytes)
-        engine = dataclasses.replace(
-            self.arm.engine, boot_timeout_seconds=min(BOOT_TIMEOUT_SECONDS, self.arm.engine.boot_timeout_seconds)
-        )
+        healthy = max((server.info.boot_seconds or 0.0 for server in self._servers), default=0.0)
+        limit = min(max(BOOT_TIMEOUT_SECONDS, BOOT_FACTOR * healthy), self.arm.engine.boot_timeout_seconds)
+        engine = dataclasses.replace(self.arm.engine, boot_timeout_seconds=limit)
         arm = dataclasses.replace(self.arm, connector=connector, engine=engine, label=f"{self.arm.name}-{fault.name}")
         try:
             try:
