@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn(text: str) -> None:
-    print(f"kvoffload demo: {text}", file=sys.stderr)
+    from pytest_kvoffload.output.wrap import fit_stream
+
+    print(fit_stream(f"kvoffload demo: {text}", sys.stderr), file=sys.stderr)
 
 
 def _arms(args: argparse.Namespace) -> tuple[Arm, Arm]:

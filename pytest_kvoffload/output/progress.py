@@ -93,7 +93,7 @@ class CommandProgress:
         from rich.text import Text
 
         row = Table.grid(padding=(0, 1))
+        row.add_column(width=1)
         row.add_column()
-        row.add_column(no_wrap=True, overflow="ellipsis")
-        row.add_row(self._spinner, Text(text))
+        row.add_row(self._spinner, Text(text, no_wrap=True, overflow="ellipsis"))
         return row
