@@ -5,32 +5,36 @@ The controller of pytest-xdist judges once; its workers only say what they desel
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_kvoffload.errors import ExitCode, KVOffloadError, MissingExtraError
+from pytest_kvoffload.gate_inputs import (
+    USES_FILE,
+    CommandPaths,
+    Noted,
+    plain_id,
+    read_measurements,
+    read_uses,
+    variant_of,
+)
 from pytest_kvoffload.options import read_marks
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from pytest_kvoffload.fixtures import PluginState
-    from pytest_kvoffload.gate.suite import Question, Selection, SuiteArm, Use
+    from pytest_kvoffload.gate.suite import Question, Selection, SuiteArm
     from pytest_kvoffload.gate.verdict import Verdict
-    from pytest_kvoffload.records import EngineConfig, Measurement, WorkloadConfig
+    from pytest_kvoffload.records import EngineConfig, WorkloadConfig
     from pytest_kvoffload.session import Arm
 
 INCONCLUSIVE_STATUS = 100 + ExitCode.INCONCLUSIVE
 """Exit status of a run whose verdict is inconclusive: pytest takes the low numbers (3 is its internal error)."""
 DESELECTED_KEY = "kvoffload_deselected"
-USES_FILE = "uses.jsonl"
-_ENGINE_FIELDS = ("vllm_version", "max_model_len", "num_gpu_blocks", "python", "args", "env")
-_SHOWN_FIELDS = ("vllm_version", "max_model_len", "num_gpu_blocks")
 
 
 class GateHooks:
@@ -62,7 +66,7 @@ class GateHooks:
             model=model_name(arm.model),
             engine=arm.engine.kind,
             connector=arm.connector.name,
-            variant=", ".join([*_differ(workload, config.workload), *_engine_differs(engine, config.engine)]),
+            variant=variant_of(workload, engine, usual=(config.workload, config.engine)),
         )
         use = Use(test=plain_id(item.nodeid), key=key, judged=read_marks(item).gate)
         noted = Noted(self._state.run_dir / USES_FILE, use)
@@ -122,9 +126,13 @@ class GateHooks:
         terminalreporter.section("kvoffload gate" if self._state.options.gate else "kvoffload baselines")
         if self._verdict is not None:
             from pytest_kvoffload.output.gate_text import text
+            from pytest_kvoffload.output.wrap import clean, fit
 
             colour = {"pass": "green", "fail": "red", "inconclusive": "yellow"}[self._verdict.outcome]
-            *evidence, last = text(self._verdict).splitlines()
+            said = clean(text(self._verdict))
+            if terminalreporter.isatty:
+                said = fit(said, width=terminalreporter._tw.fullwidth)
+            *evidence, last = said.splitlines()
             for line in evidence:
                 terminalreporter.write_line(line)
             terminalreporter.write_line(last, **{colour: True, "bold": True})
@@ -192,59 +200,6 @@ class GateHooks:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Noted:
-    """A test's question for a measurement, written down."""
-
-    path: Path
-    use: Use
-
-    def taken(self, measurement: Measurement) -> None:
-        """Add the file of the measurement that came of it."""
-        file = Path(measurement.artefacts["measurement"]).name
-        self.append(dataclasses.replace(self.use, file=file))
-
-    def append(self, use: Use) -> None:
-        """Add one line at once: several workers write to this file."""
-        from pytest_kvoffload.records import to_json
-
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, to_json(use) + b"\n")
-        finally:
-            os.close(descriptor)
-
-
-class CommandPaths:
-    """What the paths on the command line leave out."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._root = config.rootpath
-        where = config.invocation_params.dir
-        given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
-        self._by_name = bool(config.getoption("pyargs", False))
-        pairs = [(word.partition("::")[0], word.partition("::")[2]) for word in given]
-        self._given = [((where / path).resolve(), rest) for path, rest in pairs]
-        ignored = [*(config.getoption("ignore", None) or ()), *(config.getoption("ignore_glob", None) or ())]
-        self._ignored = [(where / path).resolve() for path in ignored]
-
-    @property
-    def narrow(self) -> bool:
-        """Whether anything is left out: paths that are not the whole root directory, or ignored ones."""
-        return bool(self._ignored) or any(path != self._root.resolve() for path, _ in self._given)
-
-    def leave_out(self, test: str) -> bool:
-        """Whether a test, by its node id, lies outside what the command line names."""
-        path, _, name = test.partition("::")
-        file = (self._root / path).resolve()
-        if any(_under(file, ignored) or file.match(str(ignored)) for ignored in self._ignored):
-            return True
-        if not self._given or self._by_name:
-            return False
-        return not any(_under(file, place) and _named(name, rest) for place, rest in self._given)
-
-
 def read_question(state: PluginState) -> Question:
     """Read what is asked: thresholds, policy, noise floor and baselines; errors come before any test runs."""
     from importlib.util import find_spec
@@ -284,68 +239,6 @@ def baseline_folder(state: PluginState) -> Path:
     return state.options.baselines or _beside(state) / BASELINE_DIR
 
 
-def read_uses(path: Path) -> tuple[list[Use], list[str]]:
-    """Read which test asked for which measurement; a line that cannot be read is said."""
-    import msgspec
-
-    from pytest_kvoffload.gate.suite import Use
-
-    uses: list[Use] = []
-    problems: list[str] = []
-    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
-        try:
-            uses.append(msgspec.json.decode(line, type=Use))
-        except msgspec.MsgspecError as error:
-            problems.append(f"{path}, line {number}: {error}")
-    return uses, problems
-
-
-def read_measurements(run_dir: Path) -> tuple[dict[str, Measurement], list[str]]:
-    """Read the measurements of a run by the names of their files."""
-    from pytest_kvoffload.records import measurement_from_json
-
-    found: dict[str, Measurement] = {}
-    problems: list[str] = []
-    for path in sorted((run_dir / "measurements").glob("*.json")):
-        try:
-            found[path.name] = measurement_from_json(path.read_bytes())
-        except (OSError, ValueError) as error:
-            problems.append(f"{path}: {error}")
-    return found, problems
-
-
-def plain_id(nodeid: str) -> str:
-    """Return a node id without the group that ``--dist loadgroup`` adds to it."""
-    head, _, group = nodeid.rpartition("@")
-    return head if head and not any(mark in group for mark in ("]", "::", "/")) else nodeid
-
-
 def _beside(state: PluginState) -> Path:
     source = state.config.source
     return Path(source).parent if source else state.pytest_config.rootpath
-
-
-def _differ(workload: WorkloadConfig, usual: WorkloadConfig) -> Iterable[str]:
-    for name in (field.name for field in dataclasses.fields(usual)):
-        value = getattr(workload, name)
-        if name != "seed" and value != getattr(usual, name):
-            yield f"{name}={value}"
-
-
-def _engine_differs(engine: EngineConfig, usual: EngineConfig) -> Iterable[str]:
-    """Name what differs; of arguments and environment variables, which may hold secrets, only a digest is shown."""
-    import hashlib
-
-    for name in _ENGINE_FIELDS:
-        value = getattr(engine, name)
-        if value != getattr(usual, name):
-            shown = value if name in _SHOWN_FIELDS else hashlib.sha256(repr(value).encode()).hexdigest()[:8]
-            yield f"engine.{name}={shown}"
-
-
-def _under(file: Path, place: Path) -> bool:
-    return place == file or place in file.parents
-
-
-def _named(name: str, asked: str) -> bool:
-    return not asked or name == asked or name.startswith((f"{asked}::", f"{asked}["))

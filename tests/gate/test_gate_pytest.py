@@ -16,8 +16,9 @@ from fakes.fake_vllm import FakeConfig, FakeVLLM
 from pytest_kvoffload.gate.baseline import BaselineKey, save, updated
 from pytest_kvoffload.gate.calibration import this_runner
 from pytest_kvoffload.gate.samples import Block
-from pytest_kvoffload.gate_hooks import INCONCLUSIVE_STATUS, plain_id
-from pytest_kvoffload.records import Measurement, WorkloadConfig, to_json
+from pytest_kvoffload.gate_hooks import INCONCLUSIVE_STATUS
+from pytest_kvoffload.gate_inputs import CommandPaths, plain_id, variant_of
+from pytest_kvoffload.records import EngineConfig, Measurement, WorkloadConfig, to_json
 
 # Imported here once: pytester forgets what a run inside this process imports, and neither likes to be imported twice.
 assert requests
@@ -63,6 +64,7 @@ def measure(self, arm, workload):
 def stand_in(monkeypatch):
     monkeypatch.setattr(RunSession, "measure", measure)
 """
+TESTS = ("one/test_one.py::test_a", "one/test_one.py::TestB::test_c[x]", "two/test_two.py::test_d")
 ABSOLUTE = ("ttft_p50 < 2s", "external.hit_rate >= 0.5")
 
 
@@ -265,6 +267,49 @@ def test_what_cannot_be_meant_ends_the_run_before_any_test(
     result = pytester.runpytest("--kvoffload-gate", *words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
+
+
+@pytest.mark.parametrize(
+    ("words", "left_out"),
+    [
+        ([], set()),
+        (["."], set()),
+        (["two"], {"one/test_one.py::test_a", "one/test_one.py::TestB::test_c[x]"}),
+        (["one", "two"], set()),
+        (["one/test_one.py"], {"two/test_two.py::test_d"}),
+        (["one/test_one.py::TestB"], {"one/test_one.py::test_a", "two/test_two.py::test_d"}),
+        (["one/test_one.py::TestB::test_c"], {"one/test_one.py::test_a", "two/test_two.py::test_d"}),
+        (
+            ["one/test_one.py::test"],
+            set(TESTS),
+        ),
+        (["--ignore", "two"], {"two/test_two.py::test_d"}),
+        (["--ignore-glob", "*two.py"], {"two/test_two.py::test_d"}),
+    ],
+)
+def test_what_the_paths_of_a_command_line_leave_out(
+    pytester: pytest.Pytester, words: list[str], left_out: set[str]
+) -> None:
+    for name in ("one/test_one.py", "two/test_two.py", "pytest.ini"):
+        (pytester.path / name).parent.mkdir(exist_ok=True)
+        (pytester.path / name).write_text("[pytest]\n" if name == "pytest.ini" else "")
+    paths = CommandPaths(pytester.parseconfig(*words))
+    assert {test for test in TESTS if paths.leave_out(test)} == left_out
+    assert paths.narrow == (words not in ([], ["."]))
+
+
+def test_a_variant_names_what_a_test_overrides_and_no_secret() -> None:
+    usual = WorkloadConfig(), EngineConfig()
+    assert variant_of(*usual, usual=usual) == ""
+    assert variant_of(WorkloadConfig(seed=3), EngineConfig(), usual=usual) == ""
+    said = variant_of(
+        WorkloadConfig(sessions=24, turns=2),
+        EngineConfig(num_gpu_blocks=200, env={"TOKEN": "hunter2"}),
+        usual=usual,
+    )
+    assert said.startswith("sessions=24, turns=2, engine.num_gpu_blocks=200, engine.env=")
+    assert "hunter2" not in said
+    assert "TOKEN" not in said
 
 
 @pytest.mark.parametrize(
