@@ -74,6 +74,7 @@ LINK = """
 [engine]
 kind = "cpu"
 num_gpu_blocks = 40
+max_model_len = 4096
 
 [connectors.native]
 kind = "native"
@@ -106,4 +107,4 @@ def test_a_link_at_a_third_of_the_bandwidth_is_blocked(
     assert tail["decision"] == "worse"
     assert tail["ratio_low"] > 1.1
     assert 'id="plot-ratios"' in reported(tmp_path / "out")
-    assert "::error file=new.toml,line=9,title=KV offload gate::ttft_p90 regression < 10%: p90 " in out
+    assert "::error file=new.toml,line=10,title=KV offload gate::ttft_p90 regression < 10%: p90 " in out
