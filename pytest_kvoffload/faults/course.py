@@ -210,6 +210,7 @@ class Chaos:
         begun = time.monotonic()
         measurement: Measurement | None = None
         death = hung = ""
+        log_bytes = _size(watched.info.log_path)
         if disturber is None:
             watched.limit(2 * PHASE_TIMEOUTS * self.timeout)
         try:
@@ -227,7 +228,7 @@ class Chaos:
             if isinstance(error.__cause__, _HungError):
                 hung = str(error)
             else:
-                death = str(error).splitlines()[0]
+                death = _cause_of_death(watched.info, log_bytes) or str(error).splitlines()[0]
         except ScrapeError as error:
             hung = f"/metrics did not answer any more: {error}"
         finally:
@@ -286,6 +287,21 @@ def run_faults(
             result = _nothing(fault, chaos.arm, str(error).splitlines()[0], "inconclusive")
         say(result)
         yield result
+
+
+def _size(path: str | None) -> int:
+    return Path(path).stat().st_size if path is not None and Path(path).exists() else 0
+
+
+def _cause_of_death(info: ServerInfo, log_bytes: int) -> str:
+    """Explain a death by what the log says since this scenario began; earlier ones left their own errors in it."""
+    from pytest_kvoffload.engine.postmortem import diagnose
+
+    if info.log_path is None or not Path(info.log_path).exists():
+        return ""
+    said = Path(info.log_path).read_bytes()[log_bytes:].decode("utf-8", "replace")
+    cause = diagnose(said, exit_code=None).cause if said.strip() else ""
+    return f"the server died: {cause}" if cause else ""
 
 
 def _nothing(fault: Fault, arm: Arm, reason: str, verdict: FaultVerdict) -> FaultResult:
