@@ -94,7 +94,9 @@ def _run_all(
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with CommandProgress(enabled=not args.no_progress) as progress:
-            session = RunSession(out, progress=progress, before_boot=before_boot(warn=_warn, lint="off"))
+            # What the checks before a boot would refuse is here to be seen: how vLLM itself takes it.
+            check = before_boot(warn=_warn, lint="off", insist=True)
+            session = RunSession(out, progress=progress, before_boot=check)
             try:
                 for name in _connectors(args, config):
                     arm = Arm(engine=engine, model=config.model, connector=config.connectors[name])
