@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ COLUMNS = ("boots", "exercised", "hit rate", "TTFT / control", "same output", "c
 HOST_GIB = 0.25
 BUCKET = "kvoffload"
 S3_KEY = "matrix"
+MARKER = "KVOFFLOAD_MATRIX_RUN"
+"""In the environment of everything that this run starts."""
 
 
 @dataclass(frozen=True)
@@ -177,14 +180,21 @@ def _after(server: RunningServer, before: set[str]) -> dict[str, str]:
 
 
 def _left_behind() -> set[str]:
-    """Shared memory, scratch directories and processes that a server of ours could leave."""
-    found = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
-    found |= {str(path) for path in Path(tempfile.gettempdir()).glob("kvo-*")}
+    """Shared memory, scratch directories and processes that a server of this run could leave.
+
+    Another server on this machine has shared memory of its own: what a process that is not ours maps is not counted.
+    """
+    ours, foreign = set(), ""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and b"kvo-" in (entry / "environ").read_bytes():
-                found.add(f"process {entry.name}")
-    return found
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            if f"{MARKER}={os.environ[MARKER]}\0".encode() in (entry / "environ").read_bytes():
+                ours.add(f"process {entry.name}")
+            else:
+                foreign += (entry / "maps").read_text(errors="replace")
+    found = {str(path) for path in Path("/dev/shm").iterdir() if str(path) not in foreign}
+    return found | ours | {str(path) for path in Path(tempfile.gettempdir()).glob("kvo-*")}
 
 
 class Store:
@@ -201,7 +211,9 @@ class Store:
 
             port = free_port()
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, env={**os.environ, MARKER: "store"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             self.endpoint = f"127.0.0.1:{port}"
             client = botocore.session.get_session().create_client(
                 "s3",
@@ -285,12 +297,17 @@ def main() -> int:
     results: dict[str, dict[str, dict[str, str]]] = {}
     if args.results and args.results.exists():
         results = json.loads(args.results.read_text())
-    folder = args.keep or Path(tempfile.mkdtemp(prefix="kvoffload-matrix-"))
+    folder = (args.keep or Path(tempfile.mkdtemp(prefix="kvoffload-matrix-"))).absolute()
+    os.environ[MARKER] = uuid.uuid4().hex
+    # Short, since sockets lie below it, and this run's alone, so that what is found there is ours.
+    scratch = tempfile.mkdtemp(prefix="kvm-")
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
     try:
         with store() as s3:
             for version in args.versions:
                 _one_version(version, results.setdefault(version, {}), args, folder, s3)
     finally:
+        shutil.rmtree(scratch, ignore_errors=True)
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     if args.write:
