@@ -28,6 +28,7 @@ from typing import Any
 
 from pytest_kvoffload import assertions as a
 from pytest_kvoffload.engine import RunningServer, boot
+from pytest_kvoffload.engine.guard import mapped_shared_memory
 from pytest_kvoffload.engine.processes import free_port
 from pytest_kvoffload.errors import KVOffloadError
 from pytest_kvoffload.metrics.hit_rate import HitRate, hit_rate
@@ -184,7 +185,8 @@ def _left_behind() -> set[str]:
 
     Another server on this machine has shared memory of its own: what a process that is not ours maps is not counted.
     """
-    ours, foreign = set(), ""
+    ours: set[str] = set()
+    others: list[int] = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -192,8 +194,8 @@ def _left_behind() -> set[str]:
             if f"{MARKER}={os.environ[MARKER]}\0".encode() in (entry / "environ").read_bytes():
                 ours.add(f"process {entry.name}")
             else:
-                foreign += (entry / "maps").read_text(errors="replace")
-    found = {str(path) for path in Path("/dev/shm").iterdir() if str(path) not in foreign}
+                others.append(int(entry.name))
+    found = {str(path) for path in Path("/dev/shm").iterdir()} - mapped_shared_memory(others, since=0.0)
     return found | ours | {str(path) for path in Path(tempfile.gettempdir()).glob("kvo-*")}
 
 

@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 OWNER_GONE_GRACE_SECONDS = 4.0
+FIRST_LOOK_SECONDS = 10.0
+"""When the server's shared memory is first looked at; then after twice the time each."""
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 1.0
 COPIER_SECONDS = 5.0
@@ -82,21 +84,24 @@ def remove_shared_memory(engine_id: str, directory: str = "/dev/shm") -> list[st
 
 
 def mapped_shared_memory(pids: list[int], since: float, directory: str = "/dev/shm") -> set[str]:
-    """Files in ``directory`` that these processes map and that were created after ``since`` (seconds, wall clock)."""
-    found: set[str] = set()
+    """Files in ``directory`` that these processes map and that were created after ``since`` (seconds, wall clock).
+
+    Compared by inode: a semaphore is mapped under the name that it had for a moment while it was made.
+    """
+    mapped: set[int] = set()
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-                path = line.partition("/")[2]
-                if f"/{path}".startswith(f"{directory}/"):
-                    found.add(f"/{path}")
-    return {path for path in found if (made := _changed_at(path)) is not None and made >= since - 1.0}
-
-
-def _changed_at(path: str) -> float | None:
+                if f" {directory}/" in line:
+                    mapped.add(int(line.split(maxsplit=5)[4]))
+    found: set[str] = set()
     with contextlib.suppress(OSError):
-        return Path(path).stat().st_ctime
-    return None
+        for path in Path(directory).iterdir():
+            with contextlib.suppress(OSError):
+                facts = path.stat()
+                if facts.st_ino in mapped and facts.st_ctime >= since - 1.0:
+                    found.add(str(path))
+    return found
 
 
 def _is_tracker(pid: int) -> bool:
@@ -162,6 +167,7 @@ class Guard:
         self.job = job
         self.asked_to_stop = False
         self.began = time.time()
+        self.next_look = self.began + FIRST_LOOK_SECONDS
         self.shared_memory: set[str] = set()
         self.server: subprocess.Popen[bytes] | None = None
         self.copier: threading.Thread | None = None
@@ -248,6 +254,10 @@ class Guard:
                 return 0.0
             if self.asked_to_stop:
                 return float(self.job["grace"])
+            if time.time() >= self.next_look:
+                # Whoever dies without a goodbye takes what it mapped out of sight: remember it, ever more seldom.
+                self.shared_memory |= mapped_shared_memory(descendants(os.getpid()), self.began)
+                self.next_look = time.time() + max(FIRST_LOOK_SECONDS, time.time() - self.began)
             if not self.owner_alive():
                 return min(OWNER_GONE_GRACE_SECONDS, float(self.job["grace"]))
             ready, _, _ = select.select(watched, [], [], POLL_SECONDS if len(watched) == 1 else 5.0)

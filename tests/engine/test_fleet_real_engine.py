@@ -14,7 +14,7 @@ import pytest
 import requests
 from fakes.router import ROUTER, router
 
-from pytest_kvoffload import assert_blocks_stored, assert_hit_rate_above, assert_same_output, assert_tier_exercised
+from pytest_kvoffload import assert_blocks_stored, assert_hit_rate_above, assert_same_output
 from pytest_kvoffload.assertions import MeterAssertionError
 from pytest_kvoffload.engine import RunningServer, attach, boot
 from pytest_kvoffload.metrics.kv_events import blocks
@@ -86,8 +86,9 @@ def test_a_revisit_on_the_other_engine_misses_and_the_reason_is_named(
             if sum(len(in_turn.phase(name).samples) for name in ("cold", "resident")) % 2:
                 break
     with pytest.raises(MeterAssertionError, match="each of the 2 replicas has a tier of its own") as caught:
-        assert_tier_exercised(in_turn)
-    assert "no replica hits" in str(caught.value)
+        assert_hit_rate_above(in_turn, 0.6, tier="external")
+    # What the resident phase repeated is on both engines by now; the rest was recomputed.
+    assert all(place_name(server.info.url) in str(caught.value) for server in two)
 
 
 @pytest.mark.skipif(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from pytest_kvoffload.engine import guard
@@ -51,6 +53,16 @@ def test_only_the_engines_own_regions_are_removed(tmp_path: Path) -> None:
     ]
     assert guard.remove_shared_memory("", str(tmp_path)) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["psm_1", "vllm_offload_b2.mmap"]
+
+
+def test_a_semaphore_is_found_although_it_is_mapped_under_another_name() -> None:
+    began = time.time()
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    file = f"/dev/shm/sem.{semaphore._semlock.name.removeprefix('/')}"  # type: ignore[attr-defined]
+    assert Path(file).exists()
+    assert file in guard.mapped_shared_memory([os.getpid()], since=began)
+    assert file not in guard.mapped_shared_memory([os.getppid()], since=began)
+    assert file not in guard.mapped_shared_memory([os.getpid()], since=time.time() + 60.0)
 
 
 def test_ports() -> None:
