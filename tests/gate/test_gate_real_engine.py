@@ -96,8 +96,8 @@ def test_a_link_at_a_third_of_the_bandwidth_is_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "old.toml").write_text(LINK.format(bandwidth=60_000_000))
-    (tmp_path / "new.toml").write_text(LINK.format(bandwidth=20_000_000))
+    (tmp_path / "old.toml").write_text(LINK.format(bandwidth=12_000_000))
+    (tmp_path / "new.toml").write_text(LINK.format(bandwidth=4_000_000))
     words = ["--config", "new.toml", "--reference", "old.toml", "--output", "out", "--no-progress", "--github"]
     code = main(["gate", *words])
     out = capsys.readouterr().out
@@ -107,4 +107,4 @@ def test_a_link_at_a_third_of_the_bandwidth_is_blocked(
     assert tail["decision"] == "worse"
     assert tail["ratio_low"] > 1.1
     assert 'id="plot-ratios"' in reported(tmp_path / "out")
-    assert "::error file=new.toml,line=10,title=KV offload gate::ttft_p90 regression < 10%: p90 " in out
+    assert "::error file=new.toml,line=10,title=KV offload gate::ttft_p90 regression < 10%25: p90 " in out
