@@ -266,7 +266,10 @@ def as_markdown(results: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
         f"`restore` workload ({WORKLOAD.prefix_tokens}-token prefixes, {BLOCKS} device blocks of 128 tokens) and was",
         "held against the control (`recompute`) of the same version in the same run. *TTFT / control* is the median of",
         "the restored phase over the control's: one small machine's, a ratio only. *Nothing left* covers processes,",
-        "`/dev/shm` and scratch directories.",
+        "`/dev/shm` and scratch directories. A row that is absent was not run on that version.",
+        "",
+        "This is the nightly workflow's work. CI boots a part of it for every change: native, tiering with fs and obj,",
+        "LMCache MP with both levels, LMCache in-process, and native and fs on the oldest engine.",
         "",
     ]
     for version in sorted(results):
