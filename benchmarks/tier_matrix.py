@@ -105,8 +105,16 @@ ROWS: tuple[Row, ...] = (
         "lmcache_inprocess",
         lambda p: {"max_local_cpu_size": 0.02, "local_disk": str(p.folder / "disk"), "max_local_disk_size": 1.0},
     ),
-    Row("LMCache in-process, lm://", "lmcache_inprocess", lambda p: {"remote": "lm", "local_cpu": False}),
-    Row("LMCache in-process, redis", "lmcache_inprocess", lambda p: {"remote": "redis", "local_cpu": False}),
+    Row(
+        "LMCache in-process, lm://",
+        "lmcache_inprocess",
+        lambda p: {"remote": "lm", "local_cpu": False, "max_local_cpu_size": 0.25},
+    ),
+    Row(
+        "LMCache in-process, redis",
+        "lmcache_inprocess",
+        lambda p: {"remote": "redis", "local_cpu": False, "max_local_cpu_size": 0.25},
+    ),
     Row("ExampleConnector", "example"),
     Row(
         "MultiConnector: native, LMCache MP",
