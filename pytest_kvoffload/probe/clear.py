@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_kvoffload.errors import WorkloadError
 from pytest_kvoffload.metrics.scrape import scrape
 from pytest_kvoffload.records import ServerInfo, TierClear
-from pytest_kvoffload.workload.http import post
+from pytest_kvoffload.workload.http import delete, post
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -70,10 +70,8 @@ def _request(clear: TierClear) -> None:
     import requests
 
     try:
-        if clear.action == "post":
-            answer = post(clear.target, timeout_seconds=_TIMEOUT_SECONDS)
-        else:
-            answer = requests.delete(clear.target, timeout=_TIMEOUT_SECONDS)
+        ask = post if clear.action == "post" else delete
+        answer = ask(clear.target, timeout_seconds=_TIMEOUT_SECONDS)
     except requests.RequestException as error:
         raise WorkloadError(
             f"the tier was not cleared: {clear.action.upper()} {_without_credentials(clear.target)} failed "

@@ -24,11 +24,24 @@ def post(
     Raises:
         requests.RequestException: no answer.
     """
+    return _send("POST", url, json=json, params=params, headers=headers, timeout_seconds=timeout_seconds)
+
+
+def delete(url: str, *, timeout_seconds: float) -> requests.Response:
+    """DELETE, with the same care for proxies.
+
+    Raises:
+        requests.RequestException: no answer.
+    """
+    return _send("DELETE", url, timeout_seconds=timeout_seconds)
+
+
+def _send(method: str, url: str, *, timeout_seconds: float, **how: Any) -> requests.Response:
     import requests
 
     with requests.Session() as session:
         session.trust_env = not is_loopback(url)
-        return session.post(url, json=json, params=params, headers=headers, timeout=timeout_seconds)
+        return session.request(method, url, timeout=timeout_seconds, **how)
 
 
 def is_loopback(url: str) -> bool:

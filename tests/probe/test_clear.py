@@ -99,6 +99,17 @@ def test_an_endpoint_is_asked(action: str, endpoint: tuple[str, list[str]]) -> N
     assert asked == [f"{action.upper()} /cache/clear"]
 
 
+@pytest.mark.parametrize("action", ["post", "delete"])
+def test_an_endpoint_on_this_machine_is_not_asked_through_a_proxy(
+    action: str, endpoint: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    url, asked = endpoint
+    clear_tier(server(TierClear(action=action, target=f"{url}/cache/clear")))  # type: ignore[arg-type]
+    assert asked == [f"{action.upper()} /cache/clear"]
+
+
 def test_an_endpoint_that_refuses_is_an_error_without_its_password(endpoint: tuple[str, list[str]]) -> None:
     target = f"{endpoint[0]}/busy".replace("http://", "http://me:hunter2@")
     with pytest.raises(WorkloadError, match=r"the tier was not cleared: DELETE http://127.* HTTP 503: busy") as caught:
