@@ -20,7 +20,7 @@ from pytest_kvoffload.engine.masking import mask_command, mask_text
 from pytest_kvoffload.engine.processes import Process, port_holder, port_is_free
 from pytest_kvoffload.engine.readback import local_session
 from pytest_kvoffload.engine.server import HelperProcess, Supervision, describe_exit
-from pytest_kvoffload.engine.supervise import start_supervised
+from pytest_kvoffload.engine.supervise import reap, start_supervised
 from pytest_kvoffload.errors import BootError, EngineError, ReadinessTimeoutError
 
 _POLL_SECONDS = 0.1
@@ -157,12 +157,7 @@ class Helper:
             return False
 
     def _reap(self) -> None:
-        if self._supervisor is not None:
-            try:
-                self._supervisor.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._supervisor.kill()
-                self._supervisor.wait()
+        reap(self._supervisor)
 
     def _evidence(self) -> dict[str, str]:
         return {

@@ -20,7 +20,7 @@ from pytest_kvoffload.engine.plan import LaunchPlan, make_plan
 from pytest_kvoffload.engine.processes import Process, free_port, port_holder, port_is_free, this_process
 from pytest_kvoffload.engine.readback import ReadBack, differences, local_session, read_back
 from pytest_kvoffload.engine.server import HelperProcess, RunningServer, Supervision, describe_exit
-from pytest_kvoffload.engine.supervise import start_supervised
+from pytest_kvoffload.engine.supervise import reap, start_supervised
 from pytest_kvoffload.errors import BootError, EngineError, ReadinessTimeoutError, UsageError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig, ServerInfo
 
@@ -258,12 +258,7 @@ class _Launch:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _reap(self) -> None:
-        if self.supervisor is not None:
-            try:
-                self.supervisor.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self.supervisor.kill()
-                self.supervisor.wait()
+        reap(self.supervisor)
 
     def _raise_if_dead(self) -> None:
         assert self.supervision is not None

@@ -75,3 +75,14 @@ def start_supervised(
         owner_pid=owner.pid,
         owner_start=owner.start,
     )
+
+
+def reap(supervisor: subprocess.Popen[bytes] | None) -> None:
+    """Collect a guard that was told to end, kill it where it does not; ``None`` is no child of this process."""
+    if supervisor is None:
+        return
+    try:
+        supervisor.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        supervisor.kill()
+        supervisor.wait()

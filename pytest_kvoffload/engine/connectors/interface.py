@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from pytest_kvoffload.engine.options import OptionReader
 from pytest_kvoffload.records import TierClear
 
@@ -80,6 +82,15 @@ class LaunchContext:
     """The user's environment for the server: this process's, the engine's, then the connector's."""
     max_model_len: int | None = None
     """The longest prompt with its answer, tokens, where the user gave it."""
+
+    def lacks(self, since: str | None) -> bool:
+        """Whether the server's vLLM is known to be older than the version that brought something; ``None``: all did."""
+        if since is None or self.server_version is None:
+            return False
+        try:
+            return Version(self.server_version) < Version(since)
+        except InvalidVersion:
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from pytest_kvoffload.catalog.lint import connector
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
 from pytest_kvoffload.engine.options import OptionReader
@@ -86,13 +84,7 @@ def _disk(options: OptionReader, extra: dict[str, Any]) -> None:
 
 def _check_version(options: OptionReader, key: str, context: LaunchContext) -> None:
     since = connector(_NAME)["extra"].get(key, {}).get("since")
-    if since is None or context.server_version is None:
-        return
-    try:
-        old = Version(context.server_version) < Version(since)
-    except InvalidVersion:
-        return
-    if old:
+    if context.lacks(since):
         raise options.fail(key, f"vLLM {since} or later, which reads it: this server is {context.server_version}")
 
 

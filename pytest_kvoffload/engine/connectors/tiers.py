@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from pytest_kvoffload.catalog.lint import curated
 from pytest_kvoffload.engine.connectors.interface import LaunchContext
 from pytest_kvoffload.engine.options import OptionReader
@@ -112,13 +110,7 @@ def _check_value(reader: OptionReader, key: str, kind: str) -> None:
 
 def _check_version(reader: OptionReader, key: str, since: str | None, context: LaunchContext) -> None:
     """Refuse what the server's vLLM, where its version is known, does not know yet."""
-    if since is None or context.server_version is None:
-        return
-    try:
-        old = Version(context.server_version) < Version(since)
-    except InvalidVersion:
-        return
-    if old:
+    if context.lacks(since):
         raise reader.fail(key, f"vLLM {since} or later: this server is {context.server_version}")
 
 
