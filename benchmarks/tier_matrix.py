@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_kvoffload import assertions as a
 from pytest_kvoffload.engine import RunningServer, boot
@@ -315,6 +316,8 @@ def main() -> int:
     # Short, since sockets lie below it, and this run's alone, so that what is found there is ours.
     scratch = tempfile.mkdtemp(prefix="kvm-")
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     try:
         with store() as s3:
             for version in args.versions:
@@ -331,6 +334,11 @@ def main() -> int:
     for version, name in bad:
         say(f"not as it should be: {name} on {version}: {results[version][name]}")
     return 1 if bad else 0
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """Leave through every ``finally``: a server, the object store and the scratch directories go too."""
+    raise SystemExit(128 + number)
 
 
 def _good(cells: Mapping[str, str]) -> bool:
