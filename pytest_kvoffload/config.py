@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pytest_kvoffload.catalog.connector_options import TABLE_KEYS
 from pytest_kvoffload.errors import ConfigError, did_you_mean
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVOffloadConfig, ModelConfig, WorkloadConfig
 
@@ -21,7 +22,6 @@ __all__ = ["CONFIG_NAME", "build_config", "find_config", "load_config", "overrid
 
 CONFIG_NAME = "kvoffload.toml"
 _SECTIONS = ("model", "engine", "connectors", "workload", "gate", "lint")
-_CONNECTOR_KEYS = ("kind", "args", "env")
 _WORKLOAD_RANGES: Mapping[str, tuple[float, str]] = {
     "sessions": (1, "a whole number of at least 1"),
     "prefix_tokens": (1, "a number of tokens of at least 1"),
@@ -179,7 +179,7 @@ def _connectors(data: Mapping[str, Any], source: str | None) -> Mapping[str, Con
         if not isinstance(table, Mapping):
             raise ConfigError(section=section, got=repr(table), expected="a table", source=source)
         if "kind" not in table:
-            hint = next((did_you_mean(k, _CONNECTOR_KEYS) for k in table if did_you_mean(k, _CONNECTOR_KEYS)), "")
+            hint = next((did_you_mean(k, TABLE_KEYS) for k in table if did_you_mean(k, TABLE_KEYS)), "")
             raise ConfigError(
                 section=section,
                 key="kind",
@@ -188,8 +188,8 @@ def _connectors(data: Mapping[str, Any], source: str | None) -> Mapping[str, Con
                 source=source,
                 hint=hint,
             )
-        fixed = {key: table[key] for key in _CONNECTOR_KEYS if key in table}
-        options = {key: value for key, value in table.items() if key not in _CONNECTOR_KEYS}
+        fixed = {key: table[key] for key in TABLE_KEYS if key in table}
+        options = {key: value for key, value in table.items() if key not in TABLE_KEYS}
         found[name] = override(
             ConnectorConfig(name=name, kind="recompute", options=options), fixed, section=section, source=source
         )

@@ -140,6 +140,7 @@ class Config:
         "vllm-config-yaml",  # the file behind `vllm serve --config FILE`
         "lmcache-yaml",
         "helm-model-spec",  # one item of servingEngineSpec.modelSpec[]
+        "kvoffload-connector",  # one table [connectors.NAME] of our own configuration, as written
     ]
     node: Node
     location: Location

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.flags import flag_number
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts, TierClear
 from pytest_kvoffload.engine.options import OptionReader
 
-_OPTIONS = ("shared_storage_path", "clear", "extra_config")
 _FLAG = "--max-num-batched-tokens"
 _DEFAULT_MODEL_LEN = 8192
 
 
 def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(_OPTIONS, hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    options.only(EXAMPLE.options, hint="; extra_config = {...} passes any other key to vLLM unchecked")
     given, clear = options.text("shared_storage_path"), options.boolean("clear")
     if clear is False and given is None:
         raise options.fail("clear", "shared_storage_path beside it: a directory of this boot alone is always cleared")
@@ -54,6 +54,6 @@ def _batched_tokens(options: OptionReader, context: LaunchContext) -> tuple[tupl
 EXAMPLE = ConnectorKind(
     name="example",
     summary="ExampleConnector: whole prompts in files, for debugging",
-    options=_OPTIONS,
+    options=KIND_OPTIONS["example"].names,
     build=_build,
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.cpu_platform import LMCACHE_MODULE
 from pytest_kvoffload.engine.connectors.flags import flag_number
 from pytest_kvoffload.engine.connectors.interface import (
@@ -30,22 +31,6 @@ DEFAULT_HASH_SEED = "0"
 
 _REMOTES = ("lm", "redis")
 _DATABASES = ("redis", "rediss", "unix")
-_KEYS = (
-    "max_local_cpu_size",
-    "local_cpu",
-    "local_disk",
-    "max_local_disk_size",
-    "remote",
-    "remote_url",
-    "remote_serde",
-    "flush_remote",
-    "chunk_size",
-    "pre_caching_hash_algorithm",
-    "hash_seed",
-    "config",
-    "config_file",
-    "extra_config",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +44,10 @@ class _Remote:
 
 
 def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(_KEYS, hint="; config = {...} sets any other key of LMCache, extra_config = {...} any of vLLM's")
+    options.only(
+        LMCACHE_INPROCESS.options,
+        hint="; config = {...} sets any other key of LMCache, extra_config = {...} any of vLLM's",
+    )
     settings = _settings(options, context)
     remote = _remote(options, context)
     if remote is not None:
@@ -229,7 +217,7 @@ def _further(options: OptionReader, settings: Mapping[str, Any]) -> dict[str, An
         if key not in known:
             raise options.fail("config", "keys of LMCache's own", got=key, hint=did_you_mean(key, known))
         # LMCache has an extra_config of its own; the option of that name is vLLM's.
-        if key in settings or (key in _KEYS and key != "extra_config"):
+        if key in settings or (key in LMCACHE_INPROCESS.options and key != "extra_config"):
             raise options.fail("config", f"no {key} here: it is an option of this connector, or set by it", got=key)
     return further
 
@@ -267,6 +255,6 @@ def _word(value: Any) -> str:
 LMCACHE_INPROCESS = ConnectorKind(
     name="lmcache_inprocess",
     summary="LMCacheConnectorV1: memory, disk and a remote store inside vLLM's workers",
-    options=_KEYS,
+    options=KIND_OPTIONS["lmcache_inprocess"].names,
     build=_build,
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.catalog.lmcache import load_lmcache
 from pytest_kvoffload.engine.connectors.interface import (
     ConnectorKind,
@@ -37,20 +38,6 @@ _VIAS = ("connector", "flag")
 _POLICIES = ("LRU", "ARC", "IsolatedLRU", "noop")
 _MODES = ("auto", "engine_driven", "lmcache_driven")
 _OWN_SERVER_KEYS = ("l1_size_gb", "eviction_policy", "l2", "server_args")
-_KEYS = (
-    "server",
-    "via",
-    "url",
-    "http_url",
-    "l1_size_gb",
-    "chunk_size",
-    "eviction_policy",
-    "l2",
-    "transfer_mode",
-    "mq_timeout_seconds",
-    "server_args",
-    "extra_config",
-)
 _NOT_IN_SERVER_ARGS = {
     "--host": "the server listens on 127.0.0.1",
     "--http-host": "the server listens on 127.0.0.1",
@@ -65,7 +52,10 @@ _NOT_IN_SERVER_ARGS = {
 
 
 def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(_KEYS, hint="; extra_config = {...} and server_args = [...] pass anything else to LMCache unchecked")
+    options.only(
+        LMCACHE_MP.options,
+        hint="; extra_config = {...} and server_args = [...] pass anything else to LMCache unchecked",
+    )
     server = choice(options, "server", _SERVERS, default="managed")
     via = choice(options, "via", _VIAS, default="connector")
     mode = choice(options, "transfer_mode", _MODES, default="auto")
@@ -234,6 +224,6 @@ def _flag_or_connector(
 LMCACHE_MP = ConnectorKind(
     name="lmcache_mp",
     summary="LMCacheMPConnector and an LMCache server beside it (memory, and L2 adapters below)",
-    options=_KEYS,
+    options=KIND_OPTIONS["lmcache_mp"].names,
     build=_build,
 )

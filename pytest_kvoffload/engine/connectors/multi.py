@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
 from pytest_kvoffload.engine.options import OptionReader
 from pytest_kvoffload.records import ConnectorConfig
-
-_OPTIONS = ("connectors",)
 
 
 def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
     from pytest_kvoffload.engine.connectors.registry import find_kind  # the registry knows this kind too
 
-    options.only(_OPTIONS)
+    options.only(MULTI.options)
     listed = options.options.get("connectors")
     if not isinstance(listed, list | tuple) or len(listed) < 2:
         raise options.fail(
@@ -75,6 +74,6 @@ def _joined(children: list[LaunchParts]) -> LaunchParts:
 MULTI = ConnectorKind(
     name="multi",
     summary="MultiConnector: several connectors of the configuration at once",
-    options=_OPTIONS,
+    options=KIND_OPTIONS["multi"].names,
     build=_build,
 )

@@ -5,24 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.cpu_platform import VLLM_TIERING_SPEC
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
 from pytest_kvoffload.engine.connectors.tiers import read_tiers
 from pytest_kvoffload.engine.options import GIB, OptionReader
 from pytest_kvoffload.errors import did_you_mean
-
-_HOST_KEYS = (
-    "size_gib",
-    "cpu_bytes_to_use",
-    "blocks_per_chunk",
-    "block_size",
-    "eviction_policy",
-    "store_threshold",
-    "offload_prompt_only",
-    "link_bandwidth_bytes_per_second",
-    "link_latency_seconds",
-    "extra_config",
-)
 
 
 def _host_extra(options: OptionReader, context: LaunchContext) -> dict[str, Any]:
@@ -58,7 +46,7 @@ def _host_extra(options: OptionReader, context: LaunchContext) -> dict[str, Any]
 
 
 def _native(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only((*_HOST_KEYS, "via"), hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    options.only(NATIVE.options, hint="; extra_config = {...} passes any other key to vLLM unchecked")
     via = options.text("via") or "config"
     if via not in ("config", "flag"):
         raise options.fail(
@@ -79,7 +67,7 @@ def _native(options: OptionReader, context: LaunchContext) -> LaunchParts:
 
 
 def _tiering(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only((*_HOST_KEYS, "secondary_tiers"), hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    options.only(TIERING.options, hint="; extra_config = {...} passes any other key to vLLM unchecked")
     if (options.integer("store_threshold", at_least=0) or 0) >= 2:
         raise options.fail("store_threshold", "0 or 1: vLLM's tiering refuses a threshold of 2 or more")
     tiers = read_tiers(options, context)
@@ -99,11 +87,11 @@ def _offloading(extra: dict[str, Any]) -> LaunchParts:
 
 
 NATIVE = ConnectorKind(
-    name="native", summary="OffloadingConnector with a host tier", options=(*_HOST_KEYS, "via"), build=_native
+    name="native", summary="OffloadingConnector with a host tier", options=KIND_OPTIONS["native"].names, build=_native
 )
 TIERING = ConnectorKind(
     name="tiering",
     summary="OffloadingConnector with a host tier and secondary tiers (fs, obj ...)",
-    options=(*_HOST_KEYS, "secondary_tiers"),
+    options=KIND_OPTIONS["tiering"].names,
     build=_tiering,
 )

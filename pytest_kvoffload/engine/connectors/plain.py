@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
 from pytest_kvoffload.engine.options import OptionReader
 
@@ -14,12 +15,12 @@ _NEEDS: Mapping[str, str] = {"LMCache": "lmcache"}
 
 
 def _recompute(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(())
+    options.only(RECOMPUTE.options)
     return LaunchParts()
 
 
 def _raw(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(("kv_transfer_config",))
+    options.only(RAW.options)
     value = options.options.get("kv_transfer_config")
     if value is None:
         return LaunchParts()
@@ -45,10 +46,12 @@ def _packages(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-RECOMPUTE = ConnectorKind(name="recompute", summary="no connector: the control", options=(), build=_recompute)
+RECOMPUTE = ConnectorKind(
+    name="recompute", summary="no connector: the control", options=KIND_OPTIONS["recompute"].names, build=_recompute
+)
 RAW = ConnectorKind(
     name="raw",
     summary="any --kv-transfer-config, passed through as it is",
-    options=("kv_transfer_config",),
+    options=KIND_OPTIONS["raw"].names,
     build=_raw,
 )

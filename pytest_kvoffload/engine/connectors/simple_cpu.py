@@ -6,32 +6,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.catalog.lint import connector
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
 from pytest_kvoffload.engine.options import OptionReader
 from pytest_kvoffload.errors import ConfigError, did_you_mean
 
 _NAME = "SimpleCPUOffloadConnector"
-_OPTIONS = (
-    "size_gib",
-    "cpu_bytes_to_use",
-    "cpu_bytes_to_use_per_rank",
-    "lazy_offload",
-    "kv_offload_backend",
-    "disk_path",
-    "disk_capacity_bytes",
-    "disk_buffer_slots",
-    "use_page_cache",
-    "num_cpu_blocks",
-    "extra_config",
-)
 _DISK_ONLY: Mapping[str, str] = MappingProxyType(
     {"disk_path": "text", "disk_capacity_bytes": "integer", "disk_buffer_slots": "integer", "use_page_cache": "boolean"}
 )
 
 
 def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
-    options.only(_OPTIONS, hint="; extra_config = {...} passes any other key to vLLM unchecked")
+    options.only(SIMPLE_CPU.options, hint="; extra_config = {...} passes any other key to vLLM unchecked")
     if context.cpu_platform:
         raise ConfigError(
             section=options.section,
@@ -91,6 +79,6 @@ def _check_version(options: OptionReader, key: str, context: LaunchContext) -> N
 SIMPLE_CPU = ConnectorKind(
     name="simple_cpu",
     summary="SimpleCPUOffloadConnector: host memory or a disk, on a GPU only",
-    options=_OPTIONS,
+    options=KIND_OPTIONS["simple_cpu"].names,
     build=_build,
 )

@@ -9,7 +9,7 @@ from pytest_kvoffload.lint.model import Config, Launch, Member, Node
 from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, parse_arguments
 from pytest_kvoffload.lint.sources.collect import Collector, comments_near, file_words, word_of
 from pytest_kvoffload.lint.sources.configs import launch_configs
-from pytest_kvoffload.lint.sources.own_transfer import lmcache_variables, transfer_of
+from pytest_kvoffload.lint.sources.own_transfer import connector_of, lmcache_variables, names_our_kinds, transfer_of
 from pytest_kvoffload.lint.sources.requirements import read_project_versions
 from pytest_kvoffload.lint.sources.text import Mapped
 from pytest_kvoffload.lint.sources.tomltree import read_toml
@@ -42,6 +42,7 @@ def _connectors(out: Collector, own: YNode) -> None:
     connectors = own.get("connectors")
     if connectors is None or connectors.kind != "map":
         return
+    ours = names_our_kinds(connectors)
     for name, table in connectors.members():
         if table.kind != "map":
             continue
@@ -52,6 +53,7 @@ def _connectors(out: Collector, own: YNode) -> None:
         around = Surroundings(source="kvoffload", env=env)
         configs = launch_configs(out, parsed.flags, words, around)
         transfer = transfer_of(out, table, connectors)
+        written = (connector_of(out, name, table),) if ours else ()
         further = [config for config in (_events(out, engine), transfer) if config is not None]
         first = out.location(name.at).line
         last = out.location(table.end).line
@@ -62,7 +64,7 @@ def _connectors(out: Collector, own: YNode) -> None:
                 source="kvoffload",
                 flags=parsed.flags,
                 env=env,
-                configs=(*configs, *further),
+                configs=(*written, *configs, *further),
                 model=out.value(model.text) if model is not None and model.scalar else None,
                 words=(*file_words(out), *comments_near(out, first, min(last, first + 40)), out.value(name.text)),
                 complete=parsed.complete,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS, TABLE_KEYS, KindOptions
+from pytest_kvoffload.errors import did_you_mean
 from pytest_kvoffload.lint.model import Config, Location, Member, Node
 from pytest_kvoffload.lint.sources.collect import Collector, Word
 from pytest_kvoffload.lint.sources.tree import from_json, from_yaml, scalar_node, yaml_scalar
@@ -11,30 +11,18 @@ from pytest_kvoffload.lint.sources.yamltree import YNode
 from pytest_kvoffload.lint.sources.yamlwords import word_of_node
 
 GIB = 2**30
-_CONNECTORS: Mapping[str, str] = {
-    "native": "OffloadingConnector",
-    "tiering": "OffloadingConnector",
-    "simple_cpu": "SimpleCPUOffloadConnector",
-    "example": "ExampleConnector",
-}
-"""Kinds whose options are, but for those below, the connector's own keys."""
-_LMCACHE: Mapping[str, str] = {"lmcache_mp": "LMCacheMPConnector", "lmcache_inprocess": "LMCacheConnectorV1"}
+_LMCACHE = ("lmcache_mp", "lmcache_inprocess")
 """Kinds whose options configure LMCache: its server's flags, or the environment of vLLM."""
-_LMCACHE_SETTINGS = (
-    "max_local_cpu_size",
-    "local_cpu",
-    "local_disk",
-    "max_local_disk_size",
-    "remote",
-    "remote_url",
-    "remote_serde",
-    "chunk_size",
-    "pre_caching_hash_algorithm",
-    "config_file",
-)
-_NOT_KEYS = ("kind", "args", "env", "extra_config", "size_gib", "kv_transfer_config", "via", "clear", "connectors")
-_LINK = ("link_bandwidth_bytes_per_second", "link_latency_seconds")
-"""Keys of our own offload spec on the CPU backend: vLLM's spec is not asked about them."""
+
+
+def names_our_kinds(connectors: YNode) -> bool:
+    """Whether a table ``connectors`` is ours: one of its entries is of a kind that there is."""
+    return connectors.kind == "map" and any(table.string("kind") in KIND_OPTIONS for _, table in connectors.members())
+
+
+def connector_of(out: Collector, name: YNode, table: YNode) -> Config:
+    """Return one connector's table as written, for the rule that knows our own options."""
+    return Config(kind="kvoffload-connector", node=from_yaml(out.source, table), location=out.location(name.at))
 
 
 def transfer_of(out: Collector, table: YNode, connectors: YNode) -> Config | None:
@@ -60,7 +48,9 @@ def lmcache_variables(out: Collector, table: YNode) -> list[tuple[str, int, Word
         return []
     config = table.get("config")
     further = config.members() if config is not None and config.kind == "map" else ()
-    named = [(key, value) for key, value in table.members() if key.scalar in _LMCACHE_SETTINGS]
+    # A remote store that is started by us has a URL too, whatever its port will be.
+    settings = (*KIND_OPTIONS["lmcache_inprocess"].settings, "remote")
+    named = [(key, value) for key, value in table.members() if key.scalar in settings]
     return [
         (_variable(key.scalar), key.at, word_of_node(value), "kvoffload.toml")
         for key, value in (*named, *further)
@@ -70,7 +60,6 @@ def lmcache_variables(out: Collector, table: YNode) -> list[tuple[str, int, Word
 
 
 def _variable(key: str) -> str:
-    # A remote store that is started by us has a URL too, whatever its port will be.
     return "LMCACHE_REMOTE_URL" if key == "remote" else f"LMCACHE_{key.upper()}"
 
 
@@ -87,19 +76,32 @@ def _node(out: Collector, table: YNode, connectors: YNode) -> Node | None:
     if kind in _LMCACHE:
         given = table.get("extra_config")
         members = list(from_yaml(out.source, given).members) if given is not None and given.kind == "map" else []
-        return _transfer_node(_LMCACHE[kind], members, place)
-    if kind not in _CONNECTORS:
+        return _transfer_node(KIND_OPTIONS[kind].connector or "", members, place)
+    if kind not in KIND_OPTIONS or KIND_OPTIONS[kind].connector is None:
         return None
+    options = KIND_OPTIONS[kind]
     extra = [_size(out, table)] if table.get("size_gib") is not None else []
     if kind == "tiering":
         extra.append(Member(key="spec_name", location=place, node=scalar_node("TieringOffloadingSpec", place, "")))
     for key, value in table.members():
-        if key.scalar not in (*_NOT_KEYS, *_LINK):
+        if key.scalar in options.keys:
             extra.append(Member(key=key.scalar, location=out.location(key.at), node=from_yaml(out.source, value)))
+        elif meant := _meant(key.scalar, options):
+            # Refused by a rule of its own; the others need not say that what was meant is missing.
+            at = out.location(key.at)
+            extra.append(Member(key=meant, location=at, node=Node(kind="unresolved", location=at)))
     further = table.get("extra_config")
     if further is not None and further.kind == "map":
         extra.extend(from_yaml(out.source, further).members)
-    return _transfer_node(_CONNECTORS[kind], extra, place)
+    return _transfer_node(options.connector or "", extra, place)
+
+
+def _meant(key: str, options: KindOptions) -> str | None:
+    """Return vLLM's key that a misspelt option of ours was to become, where one can be guessed."""
+    if key in (*TABLE_KEYS, *options.names):
+        return None
+    meant = next((name for name in (*options.keys, "size_gib") if did_you_mean(key, [name])), None)
+    return "cpu_bytes_to_use" if meant == "size_gib" else meant
 
 
 def _children(out: Collector, table: YNode, connectors: YNode, place: Location) -> Node:

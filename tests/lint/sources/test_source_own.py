@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pytest
 from source_samples import document
 
+from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.cli import main
+from pytest_kvoffload.config import load_config
+from pytest_kvoffload.engine.connectors import KINDS, validate_connector
+from pytest_kvoffload.errors import ConfigError
 from pytest_kvoffload.lint.model import Node
+from pytest_kvoffload.records import EngineConfig
 
 
 def plain(node: Node) -> Any:
@@ -148,3 +154,75 @@ def test_kv_events_of_the_engine_are_an_events_configuration(told: str, publishe
     assert (config is not None) == published
     if config is not None:
         assert config.node.plain() == {"enable_kv_cache_events": True, "publisher": "zmq"}
+
+
+MISSPELT = [
+    ("native", "size_gb = 1", "size_gb", "size_gib"),
+    ("native", "size_gib = 1\neviction_polcy = 'arc'", "eviction_polcy", "eviction_policy"),
+    (
+        "tiering",
+        "size_gib = 1\nsecondary_tier = [{ type = 'fs', root_dir = '/x' }]",
+        "secondary_tier",
+        "secondary_tiers",
+    ),
+    ("simple_cpu", "size_gib = 1\nlazy_ofload = true", "lazy_ofload", "lazy_offload"),
+    ("example", "shared_storage_pth = '/x'", "shared_storage_pth", "shared_storage_path"),
+    ("lmcache_mp", "l1_size_gib = 1", "l1_size_gib", "l1_size_gb"),
+    ("lmcache_inprocess", "max_local_cpu_sise = 1", "max_local_cpu_sise", "max_local_cpu_size"),
+    ("multi", "connectors = ['other', 'other']\nconectors = []", "conectors", "connectors"),
+    ("raw", "kv_transfer_confg = {}", "kv_transfer_confg", "kv_transfer_config"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "wrong", "meant"), MISSPELT, ids=[f"{row[0]}-{row[2]}" for row in MISSPELT]
+)
+def test_a_misspelt_option_is_refused_by_lint_as_by_a_launch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, options: str, wrong: str, meant: str
+) -> None:
+    file = tmp_path / "kvoffload.toml"
+    file.write_text(
+        f"[connectors.arm]\nkind = '{kind}'\n{options}\n[connectors.other]\nkind = 'native'\nsize_gib = 1\n"
+    )
+    assert main(["lint", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert f"a connector of kind '{kind}' has no option '{wrong}' (did you mean '{meant}'?): it is refused" in said
+    # That one mistake, and no other rule that says something else of it.
+    assert set(re.findall(r"\[(KVO\d+) ", said)) == {"KVO318"}
+    connector = load_config(file).connectors["arm"]
+    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'\?"):
+        validate_connector(connector, engine=EngineConfig(kind="local"))
+
+
+def test_an_option_far_from_any_is_an_error_with_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kvoffload.toml"
+    file.write_text("[connectors.arm]\nkind = 'example'\nzzz = 1\n")
+    assert main(["lint", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "kvoffload.toml:3:1: error: a connector of kind 'example' has no option 'zzz': it is refused" in said
+    assert "use one of clear, extra_config, shared_storage_path" in said
+
+
+def test_a_child_table_takes_its_kinds_options_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kvoffload.toml"
+    file.write_text(
+        "[connectors.arm]\nkind = 'multi'\nconnectors = [\n"
+        "  { kind = 'native', size_gib = 1, args = ['--x'] },\n  { kind = 'exmple' },\n]\n"
+    )
+    assert main(["lint", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "kvoffload.toml:4:36: error: a connector of kind 'native' has no option 'args': it is refused" in said
+    assert "kvoffload.toml:5:13: error: there is no kind 'exmple' (did you mean 'example'?)" in said
+
+
+def test_connectors_of_another_program_are_not_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text("[connectors.source]\nkind = 'kafka'\ntopic = 'x'\n[connectors.sink]\ntopic = 'y'\n")
+    assert main(["lint", str(file)]) == 0
+    assert "error" not in capsys.readouterr().out.replace("0 errors", "")
+
+
+@pytest.mark.parametrize("kind", sorted(KIND_OPTIONS))
+def test_lint_and_launch_know_the_same_kinds_and_options(kind: str) -> None:
+    assert KINDS[kind].options == KIND_OPTIONS[kind].names
+    assert sorted(KINDS) == sorted(KIND_OPTIONS)
