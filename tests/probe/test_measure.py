@@ -102,7 +102,9 @@ def test_it_is_written_and_read_back(tmp_path: Path) -> None:
 def test_a_refused_reset_is_tried_again_and_noted() -> None:
     with FakeVLLM(FakeConfig(tier_blocks=400, refuse_resets=2)) as server:
         measurement = run(server)
-    assert measurement.phase("cold").notes == ("the reset before this phase was refused 2 times, then done",)
+    # On a busy machine tokens reach the client late, which has a note of its own.
+    notes = [note for note in measurement.phase("cold").notes if not note.startswith("first tokens reached the client")]
+    assert notes == ["the reset before this phase was refused 2 times, then done"]
 
 
 def test_a_second_measurement_starts_cold_again() -> None:
