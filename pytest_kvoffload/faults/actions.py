@@ -30,6 +30,7 @@ PROXY_FAULTS = {
     "object_store_forbidden": ProxyFault(status=403, error_code="InvalidAccessKeyId"),
     "credentials_wrong": ProxyFault(status=403, error_code="InvalidAccessKeyId"),
     "object_truncated": ProxyFault(truncate=True),
+    "object_short": ProxyFault(shorten=True),
     "object_corrupted": ProxyFault(corrupt=True),
     "redis_gone": ProxyFault(refuse=True),
     "redis_slow": ProxyFault(latency_seconds=SLOW_SECONDS),
@@ -88,7 +89,8 @@ def from_boot(fault: str, stage: Stage, *, stored_bytes: float | None) -> Connec
     elif fault == "cache_server_wrong_port":
         options["extra_config"] = {**options.get("extra_config", {}), "lmcache.mp.port": unused_port()}
     elif fault == "cache_server_wrong_mode":
-        # On the CPU backend our server serves engine_driven, on CUDA either; a client may ask for the other one.
+        # Left alone, the server serves either mode on CUDA: there nothing would be wrong.
+        options["transfer_mode"] = "engine_driven"
         options["extra_config"] = {
             **options.get("extra_config", {}),
             "lmcache.mp.mp_transfer_mode": "lmcache_driven",

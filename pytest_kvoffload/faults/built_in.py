@@ -26,6 +26,11 @@ CONNECTORS = (
     ),
     ConnectorConfig(name="lmcache", kind="lmcache_mp", options={"l1_size_gb": 0.5}),
     ConnectorConfig(name="lmcache-disk", kind="lmcache_mp", options={"l1_size_gb": 0.02, "l2": [{"type": "fs"}]}),
+    ConnectorConfig(
+        name="lmcache-redis",
+        kind="lmcache_inprocess",
+        options={"max_local_cpu_size": 0.5, "local_cpu": False, "remote": "redis"},
+    ),
 )
 DEFAULTS = ("native", "fs")
 """What runs without a configuration and without ``--connector``: what needs nothing but vLLM."""

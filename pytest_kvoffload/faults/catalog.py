@@ -108,6 +108,11 @@ FAULTS: tuple[Fault, ...] = (
         summary="downloads end half-way and the connection is cut",
     ),
     Fault(
+        name="object_short",
+        site="object_store",
+        summary="the objects are half as long as what was stored: downloads are complete, and too short",
+    ),
+    Fault(
         name="object_corrupted",
         site="object_store",
         summary="downloads arrive whole with every byte inverted",

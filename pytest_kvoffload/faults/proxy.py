@@ -37,6 +37,8 @@ class ProxyFault:
     """The ``<Code>`` of the S3 error that goes with ``status``."""
     truncate: bool = False
     """Bodies of downloads end half-way, with the connection cut, though their length was announced in full."""
+    shorten: bool = False
+    """Downloads are answered as if the object were half as long: complete, and of a length that says so."""
     corrupt: bool = False
     """Bodies of downloads arrive whole and wrong, every byte inverted."""
 
@@ -186,7 +188,7 @@ def _one_request(proxy: HttpFaultProxy, client: socket.socket, connection: h11.C
     fault = proxy.fault
     download = method == "GET"
     hurts = fault.latency_seconds > 0 or fault.status is not None
-    proxy.count(hurt=hurts or (download and (fault.truncate or fault.corrupt)))
+    proxy.count(hurt=hurts or (download and (fault.truncate or fault.shorten or fault.corrupt)))
     time.sleep(fault.latency_seconds)
     if fault.status is not None:
         _answer(client, connection, fault.status, [(b"Content-Type", b"application/xml")], _s3_error(fault), method)
@@ -194,6 +196,11 @@ def _one_request(proxy: HttpFaultProxy, client: socket.socket, connection: h11.C
     status, headers, answer, length = _ask_upstream(proxy.upstream, request, body)
     if download and fault.corrupt:
         answer = invert(answer)
+    if download and fault.shorten and status in (200, 206) and len(answer) > 1:
+        answer, length = answer[: len(answer) // 2], len(answer) // 2
+        headers = [(key, value) for key, value in headers if key.lower() != b"content-range"]
+        if status == 206:
+            headers.append((b"Content-Range", f"bytes 0-{length - 1}/{length}".encode()))
     if download and fault.truncate and len(answer) > 1:
         answer = answer[: len(answer) // 2]
     _answer(client, connection, status, headers, answer, method, length=length)

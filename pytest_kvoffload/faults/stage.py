@@ -34,7 +34,9 @@ STORE_ENV: Mapping[str, str] = {
 """For the stand-in, which checks none; set for the server, they win over any of the user's own."""
 SMALL_HOST_BYTES = 4 * 2**20
 """Host tier above another tier on the generated model: so small that the tier below is what serves."""
-_REMOTE_OPTIONS = ("remote_url",)
+_EXTERNAL_KEYS = ("server", "url", "http_url")
+OWN_SERVER_GB = 0.5
+"""Memory of an LMCache server that stands in for one of the user's."""
 
 
 class Stage:
@@ -111,13 +113,27 @@ class Stage:
                 {**table, "base_path": str(self.disk.path)} if str(table.get("type", "")).startswith("fs") else table
                 for table in options.get("l2", ())
             ]
-        if "redis" in sites and shutil.which("redis-server") is not None:
-            url = urlsplit(str(options["remote_url"]))
-            self._start_redis()
-            assert self.redis is not None
-            options["remote_url"] = f"{url.scheme}://127.0.0.1:{self.redis.port}{url.path}"
+        if self.original.kind == "lmcache_mp" and options.get("server") == "external":
+            options = {**{k: v for k, v in options.items() if k not in _EXTERNAL_KEYS}, "l1_size_gb": OWN_SERVER_GB}
+            self.notes.append(f"an LMCache server of ours ({OWN_SERVER_GB} GB) stands in for the external one")
+        if self.original.kind == "lmcache_inprocess":
+            self._set_inprocess(options, redis="redis" in sites)
         env = {**self.original.env, **(STORE_ENV if self.store is not None else {})}
         return dataclasses.replace(self.original, options=options, env=env)
+
+    def _set_inprocess(self, options: dict[str, Any], *, redis: bool) -> None:
+        """Move an in-process LMCache to a directory and a store of ours."""
+        if isinstance(options.get("local_disk"), str):
+            options["local_disk"] = True  # a directory of the boot
+        if redis and shutil.which("redis-server") is not None:
+            database = urlsplit(str(options.pop("remote_url", ""))).path
+            options.pop("remote", None)
+            self._start_redis()
+            assert self.redis is not None
+            options |= {"remote_url": f"redis://127.0.0.1:{self.redis.port}{database}", "flush_remote": True}
+        elif urlsplit(str(options.get("remote_url", ""))).scheme == "lm":
+            del options["remote_url"]
+            options["remote"] = "lm"
 
     def _tier(self, tier: Mapping[str, Any]) -> dict[str, Any]:
         if tier.get("type") == "fs" and self.disk is not None:
@@ -211,11 +227,13 @@ def _sites(connector: ConnectorConfig) -> frozenset[Site]:
         found |= {"disk"} if "fs" in types else set()
         found |= {"object_store"} if "obj" in types else set()
     if connector.kind == "lmcache_mp":
-        if options.get("server", "managed") == "managed":
+        if options.get("server", "managed") != "autostart":  # of ours then, or one of ours stands in for it
             found |= {"cache_server"}
         tables = [table for table in options.get("l2") or () if isinstance(table, Mapping)]
         if any(str(table.get("type", "")).startswith("fs") for table in tables):
             found |= {"disk"}
-    if any(str(options.get(key, "")).startswith(("redis://", "rediss://")) for key in _REMOTE_OPTIONS):
+    if connector.kind == "lmcache_inprocess" and (
+        options.get("remote") == "redis" or str(options.get("remote_url", "")).startswith(("redis://", "rediss://"))
+    ):
         found |= {"redis"}
     return frozenset(found)

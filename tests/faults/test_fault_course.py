@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -218,6 +219,64 @@ def test_storage_of_the_user_is_never_what_breaks(tmp_path: Path) -> None:
     assert not where.exists()
 
 
+@pytest.mark.parametrize("remote", [{"remote": "redis"}, {"remote_url": "rediss://:secret@mine:6379/3"}])
+def test_a_redis_of_ours_stands_in_for_one_however_it_was_named(remote: dict[str, str], tmp_path: Path) -> None:
+    if shutil.which("redis-server") is None:
+        pytest.skip("no redis-server on this machine")
+    options = {"max_local_cpu_size": 0.5, "local_cpu": False, **remote}
+    mine = ConnectorConfig(name="r", kind="lmcache_inprocess", options=options)
+    with Stage(mine, small_host=True, directory=tmp_path) as stage:
+        applying = [fault.name for fault in FAULTS if not stage.refusal(fault)]
+        assert applying == ["redis_gone", "redis_slow", "worker_killed"]
+        assert stage.redis is not None
+        database = "/3" if "remote_url" in remote else ""
+        assert stage.connector.options["remote_url"] == f"redis://127.0.0.1:{stage.redis.port}{database}"
+        argv = connector_argv(stage.connector, engine=EngineConfig(), server_version="0.32.0")
+    assert [clear.action for clear in argv.clears] == ["delete", "redis_flush"], "every scenario begins with it empty"
+    assert "secret" not in json.dumps(stage.connector.options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "moved"),
+    [
+        (
+            "lmcache_mp",
+            {"server": "external", "url": "tcp://mine:5555", "http_url": "http://mine:8080", "chunk_size": 512},
+            {"l1_size_gb": 0.5, "chunk_size": 512},
+        ),
+        (
+            "lmcache_inprocess",
+            {"max_local_cpu_size": 1, "local_disk": "/mine", "max_local_disk_size": 2},
+            {"max_local_cpu_size": 1, "local_disk": True, "max_local_disk_size": 2},
+        ),
+        (
+            "lmcache_inprocess",
+            {"max_local_cpu_size": 1, "remote_url": "lm://mine:65432"},
+            {"max_local_cpu_size": 1, "remote": "lm"},
+        ),
+    ],
+)
+def test_an_lmcache_of_the_users_is_replaced_by_one_of_ours(
+    kind: str, options: dict[str, object], moved: dict[str, object], tmp_path: Path
+) -> None:
+    with Stage(ConnectorConfig(name="l", kind=kind, options=options), small_host=True, directory=tmp_path) as stage:
+        assert stage.connector.options == moved
+        connector_argv(stage.connector, engine=EngineConfig(), server_version="0.32.0")
+        killed = find_faults(("cache_server_killed",))[0]
+        assert (stage.refusal(killed) == "") is (kind == "lmcache_mp")
+
+
+def test_a_wrong_transfer_mode_is_wrong_on_a_gpu_too(tmp_path: Path) -> None:
+    mine = ConnectorConfig(name="l", kind="lmcache_mp", options={"l1_size_gb": 1})
+    with Stage(mine, small_host=True, directory=tmp_path) as stage:
+        broken = from_boot("cache_server_wrong_mode", stage, stored_bytes=None)
+    argv = connector_argv(broken, engine=EngineConfig(kind="local"), server_version="0.32.0")
+    (helper,) = argv.helpers
+    served = helper.command[helper.command.index("--supported-transfer-mode") + 1]
+    extra = argv.kv_transfer_config["kv_connector_extra_config"] if argv.kv_transfer_config else {}
+    assert (served, extra["lmcache.mp.mp_transfer_mode"]) == ("engine_driven", "lmcache_driven")
+
+
 def test_without_a_file_there_are_connectors_and_a_small_workload() -> None:
     made = for_chaos(KVOffloadConfig())
     assert set(made.connectors) == {connector.name for connector in CONNECTORS}
@@ -235,7 +294,7 @@ def test_what_is_booted_is_legal_with_and_without_each_fault(connector: Connecto
     with Stage(connector, small_host=True, directory=tmp_path) as stage:
         healthy = connector_argv(stage.connector, engine=engine, server_version="0.32.0")
         applying = [fault for fault in FAULTS if fault.from_boot and not stage.refusal(fault)]
-        assert applying
+        assert applying or connector.kind == "lmcache_inprocess"
         for fault in applying:
             broken = connector_argv(
                 from_boot(fault.name, stage, stored_bytes=2**24), engine=engine, server_version="0.32.0"

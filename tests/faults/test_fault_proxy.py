@@ -21,7 +21,11 @@ class _Store(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        if self.headers.get("Range"):
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes 0-{len(BODY) - 1}/{len(BODY)}")
+        else:
+            self.send_response(200)
         self.send_header("Content-Length", str(len(BODY)))
         self.send_header("ETag", '"x"')
         self.end_headers()
@@ -110,6 +114,20 @@ def test_a_download_is_cut_half_way_though_its_length_was_announced(store: HttpF
         ask(store)
     assert len(cut.value.partial) == len(BODY) // 2
     assert ask(store, "PUT", b"data") == (200, b"4")
+
+
+def test_a_short_object_is_complete_for_who_does_not_know_its_length(store: HttpFaultProxy) -> None:
+    half = len(BODY) // 2
+    store.break_with(ProxyFault(shorten=True))
+    assert ask(store) == (200, BODY[:half])
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=10)
+    connection.request("GET", "/bucket/key", headers={"Range": f"bytes=0-{len(BODY) - 1}"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Content-Range"]) == (206, f"bytes 0-{half - 1}/{half}")
+    assert answer.read() == BODY[:half]
+    connection.close()
+    assert ask(store, "PUT", b"data") == (200, b"4")
+    assert store.hurt == 2
 
 
 def test_a_corrupted_download_is_whole_and_wrong(store: HttpFaultProxy) -> None:
