@@ -20,7 +20,7 @@ from pytest_kvoffload.output.report.arms import pool
 from pytest_kvoffload.output.report.document import Finding
 from pytest_kvoffload.output.report.figures import COLOURS
 from pytest_kvoffload.output.report.text import LINE_LIMIT, TEXT_LIMIT, harmless
-from pytest_kvoffload.records import to_json
+from pytest_kvoffload.records import KVEventCount, KVEventLog, Measurement, to_json
 
 MEGABYTE = 1_000_000
 
@@ -164,6 +164,31 @@ def test_use_of_the_device_cache_is_told_as_far_as_it_is_known() -> None:
     text = " ".join(Page(rendered(gate_run)).text.split())
     assert "candidate restored device 0.000 0.100 640 tokens" in text
     assert "Nothing is read during a phase" in text
+
+
+def test_events_are_added_up_over_blocks_by_replica_and_medium() -> None:
+    def heard(tier_blocks: int, lost: int) -> KVEventLog:
+        stored = KVEventCount(replica="0", kind="stored", medium="CPU", events=2, blocks=tier_blocks)
+        removed = KVEventCount(replica="1", kind="removed", medium="", events=1, blocks=3)
+        return KVEventLog(counts=(stored, removed), batches=3, lost_batches=lost)
+
+    def told(measurement: Measurement, tier_blocks: int, lost: int) -> Measurement:
+        cold, *rest = measurement.phases
+        return dataclasses.replace(
+            measurement, phases=(dataclasses.replace(cold, kv_events=heard(tier_blocks, lost)), *rest)
+        )
+
+    run = gate_run(blocks=2)
+    blocks = [told(m, 40, 1) if m.arm == "candidate" else m for m in run.measurements]
+    page = render_page(dataclasses.replace(run, measurements=tuple(blocks))).decode()
+    part = page[page.index("<h3>KV cache events</h3>") :]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td.*?)</tr>", part)[:2]]
+    assert rows == [
+        ["candidate", "cold", "0", "stored", "CPU", "4", "80"],
+        ["candidate", "cold", "1", "removed", "not told", "2", "6"],
+    ]
+    assert "candidate, cold: 2 batches lost, lower bounds." in part
+    assert "KV cache events" not in rendered(gate_run).decode()
 
 
 @pytest.mark.parametrize("back", ["#ffffff", "#f4f6f8", "#14171b", "#1e2329"])

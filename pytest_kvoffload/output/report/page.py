@@ -85,6 +85,7 @@ def _context(document: RunDocument) -> dict[str, Any]:
         "items": [plot.item for plot in plots],
         "absent": absent,
         "usage": tables.device_usage(arms),
+        "events": tables.kv_events(arms),
         "results": tables.results(rows) if rows else None,
         "tail": tables.slow_requests(series) if any(s.points for s in series) else None,
         "failed": tables.failed_requests(series),

@@ -1,4 +1,4 @@
-"""The tables of the report: results, what was judged, the tail, failed requests, use of the device cache."""
+"""The tables of the report: results, what was judged, the tail, failed requests, use of the device cache, events."""
 
 from __future__ import annotations
 
@@ -176,6 +176,35 @@ def device_usage(arms: Sequence[ReportArm]) -> Table | None:
         note="Share in use by requests at the two moments when the metrics were read: no request runs then, so that "
         "what is merely kept for reuse does not count and 0 is the usual value. Nothing is read during a phase, for a "
         "scrape would hold up the very requests that are timed.",
+    )
+
+
+def kv_events(arms: Sequence[ReportArm]) -> Table | None:
+    """KV cache events by replica, kind and medium; ``None`` where nothing listened to any."""
+    rows: list[tuple[str, ...]] = []
+    notes = ["What the engines themselves published: a block of a tier is one of its chunks."]
+    for arm in arms:
+        for phase in arm.phase_names:
+            logs = [piece.kv_events for _, piece in arm.pieces(phase) if piece.kv_events is not None]
+            counted: dict[tuple[str, str, str], tuple[int, int]] = {}
+            for count in (count for log in logs for count in log.counts):
+                key = (count.replica, count.kind, count.medium or "not told")
+                events, blocks = counted.get(key, (0, 0))
+                counted[key] = (events + count.events, blocks + count.blocks)
+            for (replica, kind, medium), (events, blocks) in sorted(counted.items()):
+                told = tuple(one_line(text, 40) for text in (arm.name, phase, replica, kind, medium))
+                rows.append((*told, str(events), "-" if kind == "cleared" else str(blocks)))
+            if logs and not counted:
+                rows.append((one_line(arm.name, 40), one_line(phase, 40), "-", "none", "-", "0", "0"))
+            lost = sum(log.lost_batches for log in logs)
+            if lost:
+                notes.append(f"{one_line(arm.name, 40)}, {one_line(phase, 40)}: {lost} batches lost, lower bounds.")
+    if not rows:
+        return None
+    return Table(
+        columns=("arm", "phase", "replica", "event", "medium", "events", "blocks"),
+        rows=tuple(rows),
+        note=" ".join(notes),
     )
 
 
