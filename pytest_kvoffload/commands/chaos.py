@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, get_args
 
-from pytest_kvoffload.errors import ExitCode, UsageError, did_you_mean
+from pytest_kvoffload.errors import ExitCode, KVOffloadError, UsageError, did_you_mean
 from pytest_kvoffload.records import FaultOutcome, FaultResult, KVOffloadConfig, to_json
 
 if TYPE_CHECKING:
     from pytest_kvoffload.faults import Fault
+    from pytest_kvoffload.session import Arm
 
 DEFAULT_TIMEOUT_SECONDS = 20.0
 
@@ -108,6 +109,11 @@ def _run_all(
                                 progress.clear()
                                 _say(args, result)
                                 mine.append(result)
+                    except KVOffloadError as error:
+                        # Its stage was not set up or taken down; what others gave is not lost for that.
+                        if not results and not mine:
+                            raise
+                        mine += _without_stage(arm, faults[len(mine) :], error)
                     finally:
                         left = chaos.left_behind()
                         results += [_with_leftovers(result, left) for result in mine]
@@ -119,6 +125,21 @@ def _run_all(
         for number, handler in before.items():
             signal.signal(number, handler)
     return results, False
+
+
+def _without_stage(arm: Arm, faults: tuple[Fault, ...], error: KVOffloadError) -> list[FaultResult]:
+    return [
+        FaultResult(
+            fault=fault.name,
+            connector=arm.name,
+            kind=arm.connector.kind,
+            outcome=None,
+            verdict="inconclusive",
+            expected=fault.expected,
+            reason=str(error).splitlines()[0],
+        )
+        for fault in faults
+    ]
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -42,6 +42,10 @@ class _HungError(ServerDiedError):
     """A phase had no end; raised in place of a death, so that what was measured is kept."""
 
 
+class _HalfDoneError(EngineError):
+    """A fault did not begin or end as it should, such as a helper that did not come back."""
+
+
 class _Watched:
     """The server, with a bound on the phase that is running."""
 
@@ -80,7 +84,10 @@ class _Disturber:
             self.watched.limit(self.limit)
         if phase != "fault":
             return ()
-        self.begun = begin(self.fault.name, self.stage, self.watched.server)
+        try:
+            self.begun = begin(self.fault.name, self.stage, self.watched.server)
+        except EngineError as error:
+            raise _HalfDoneError(f"{self.fault.name} did not begin: {error}") from error
         self.watched.limit(self.limit)
         self.notes.append(self.begun.note)
         return (self.begun.note,)
@@ -91,7 +98,10 @@ class _Disturber:
             return ()
         begun, self.begun = self.begun, None
         self.felt = begun.felt()
-        begun.end()
+        try:
+            begun.end()
+        except EngineError as error:
+            raise _HalfDoneError(f"{self.fault.name} did not end: {error}") from error
         return (f"{self.fault.name} ended",)
 
 
@@ -164,6 +174,9 @@ class Chaos:
             evidence = course(fault, workload)
         except FaultImpossibleError as error:
             return _nothing(fault, self.arm, str(error), "not-applicable")
+        except BaseException:
+            self._stop_servers()  # nobody knows what state it is in
+            raise
         evidence = dataclasses.replace(
             evidence,
             seconds=evidence.seconds or time.monotonic() - begun,
@@ -266,9 +279,7 @@ class Chaos:
                 found += [str(path) for path in Path("/dev/shm").glob(f"*{engine_id}*")]
             if server.state and Path(server.state).exists():
                 found.append(server.state)
-        if self.stage.disk is not None and self.stage.disk.path.exists():
-            found.append(str(self.stage.disk.path))
-        return tuple(found)
+        return (*found, *self.stage.left_behind())
 
 
 def run_faults(
@@ -279,6 +290,8 @@ def run_faults(
     for fault in (*on_running, *(fault for fault in faults if fault.from_boot)):
         try:
             result = chaos.run(fault)
+        except _HalfDoneError as error:
+            result = _nothing(fault, chaos.arm, str(error).splitlines()[0], "inconclusive")
         except EngineError as error:
             result = _nothing(
                 fault, chaos.arm, f"the healthy server did not boot: {str(error).splitlines()[0]}", "inconclusive"

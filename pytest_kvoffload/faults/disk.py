@@ -124,27 +124,38 @@ class TierDisk:
 
     def corrupt_files(self) -> int:
         """Invert every byte of every file in place, sizes and times unchanged; return how many."""
-        found = self.files()
-        for path in found:
-            before = path.stat()
-            with path.open("r+b") as file:
-                raw = file.read()
-                file.seek(0)
-                file.write(invert(raw))
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        return len(found)
+        return sum(_if_there(_invert_file, path) for path in self.files())
 
     def truncate_files(self) -> int:
         """Cut every file to half; return how many."""
-        found = self.files()
-        for path in found:
-            os.truncate(path, path.stat().st_size // 2)
-        return len(found)
+        return sum(_if_there(_halve_file, path) for path in self.files())
 
 
 def invert(raw: bytes) -> bytes:
     """Every byte inverted."""
     return raw.translate(bytes(255 - value for value in range(256)))
+
+
+def _if_there(damage: Callable[[Path], None], path: Path) -> bool:
+    """Damage a file; return whether it was still there: a tier that writes just now renames its own."""
+    try:
+        damage(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _invert_file(path: Path) -> None:
+    before = path.stat()
+    with path.open("r+b") as file:
+        raw = file.read()
+        file.seek(0)
+        file.write(invert(raw))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _halve_file(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
 
 
 def _directories(path: Path) -> Iterator[Path]:

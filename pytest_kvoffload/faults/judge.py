@@ -99,9 +99,9 @@ def _outcome(
     if broken is None or not broken.samples:
         return None, "no request was sent while the fault was on"
     failed = [sample for sample in broken.samples if not sample.ok]
-    if any((sample.error or "").startswith(TIMED_OUT) for sample in failed):
-        stuck = sum((sample.error or "").startswith(TIMED_OUT) for sample in failed)
-        return "hung", f"{stuck} of {len(broken.samples)} requests had {failed[0].error}"
+    stuck = [sample for sample in failed if (sample.error or "").startswith(TIMED_OUT)]
+    if stuck:
+        return "hung", f"{len(stuck)} of {len(broken.samples)} requests had {stuck[0].error}"
     if failed:
         return "failed_loudly", f"{len(failed)} of {len(broken.samples)} requests failed: {failed[0].error}"
     rate = _hit_rate(broken, known=_sessions(healthy)) or 0.0

@@ -57,6 +57,7 @@ class _Proxy:
         self._lock = threading.Lock()
         self._server: socketserver.TCPServer | None = None
         self._thread: threading.Thread | None = None
+        self._place: socket.socket | None = None
         self.port = 0
         self._listen()
 
@@ -72,6 +73,7 @@ class _Proxy:
         self.fault = fault
         if fault.refuse:
             self._stop_listening()
+            self._keep_port()
         else:
             self._listen()
 
@@ -84,6 +86,7 @@ class _Proxy:
     def close(self) -> None:
         """Stop for good. Safe to repeat."""
         self._stop_listening()
+        self._give_port_up()
 
     def _make_server(self, port: int) -> socketserver.TCPServer:
         raise NotImplementedError
@@ -97,6 +100,19 @@ class _Proxy:
             target=self._server.serve_forever, args=(0.05,), name=f"kvoffload-proxy-{self.port}", daemon=True
         )
         self._thread.start()
+        self._give_port_up()
+
+    def _keep_port(self) -> None:
+        """Hold the port without listening, so that no other socket of this machine gets it until it is opened again."""
+        if self._place is None:
+            self._place = socket.socket()
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._place.bind(("127.0.0.1", self.port))
+
+    def _give_port_up(self) -> None:
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def _stop_listening(self) -> None:
         if self._server is None or self._thread is None:
@@ -114,10 +130,11 @@ class _Proxy:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def entered(self, connection: socket.socket) -> None:
-        """A connection was accepted (called by the handlers)."""
+    def entered(self, connection: socket.socket) -> bool:
+        """A connection was accepted (called by the handlers); return whether it may go on."""
         with self._lock:
             self._connections.add(connection)
+        return not self.fault.refuse  # one that came in just before the port was closed
 
     def left(self, connection: socket.socket) -> None:
         """A connection is over (called by the handlers)."""
@@ -165,10 +182,10 @@ def _http_handler(proxy: HttpFaultProxy) -> type[socketserver.BaseRequestHandler
         def handle(self) -> None:
             client: socket.socket = self.request
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            proxy.entered(client)
             connection = h11.Connection(h11.SERVER)
+            go_on = proxy.entered(client)
             try:
-                while _one_request(proxy, client, connection):
+                while go_on and _one_request(proxy, client, connection):
                     connection.start_next_cycle()
             except (OSError, h11.ProtocolError, http.client.HTTPException):
                 return  # either side went away: cutting the connection is what the other one then sees
@@ -289,8 +306,10 @@ def _tcp_handler(proxy: TcpFaultProxy) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             client: socket.socket = self.request
-            proxy.entered(client)
+            go_on = proxy.entered(client)
             try:
+                if not go_on:
+                    return
                 with socket.create_connection(proxy.upstream, timeout=UPSTREAM_TIMEOUT_SECONDS) as upstream:
                     upstream.settimeout(None)
                     back = threading.Thread(target=_pump, args=(upstream, client, None), daemon=True)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pytest_kvoffload.errors import EngineError, MissingExtraError
@@ -23,6 +23,9 @@ from pytest_kvoffload.faults.catalog import Fault, Site
 from pytest_kvoffload.faults.disk import TierDisk
 from pytest_kvoffload.faults.proxy import HttpFaultProxy, TcpFaultProxy
 from pytest_kvoffload.records import ConnectorConfig
+
+if TYPE_CHECKING:
+    from pytest_kvoffload.engine.helpers import Helper
 
 BUCKET = "kvoffload-chaos"
 ACCESS_KEY = "kvoffload-chaos"
@@ -58,6 +61,7 @@ class Stage:
         self.notes: list[str] = []
         self.connector = connector
         self._stack = contextlib.ExitStack()
+        self._stand_ins: list[Helper] = []
 
     def __enter__(self) -> Stage:
         try:
@@ -69,6 +73,13 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def left_behind(self) -> tuple[str, ...]:
+        """What is still there of it; ask after its end."""
+        found = [f"process {helper.spec.name}" for helper in self._stand_ins if helper.alive()]
+        if self.disk is not None and self.disk.path.exists():
+            found.append(str(self.disk.path))
+        return tuple(found)
 
     def refusal(self, fault: Fault) -> str:
         """Why a fault does not apply to this connector; empty when it does."""
@@ -173,7 +184,7 @@ class Stage:
         words = tuple(word.format(port=port) for word in command)
         scratch = tempfile.mkdtemp(prefix="kvo-")
         spec = HelperSpec(name=name, command=words, ready_port=port, timeout_seconds=60.0)
-        helper = Helper(spec, log=self.directory / f"{name}-{port}.log", owner=this_process())
+        self._stand_ins.append(helper := Helper(spec, log=self.directory / f"{name}-{port}.log", owner=this_process()))
         try:
             helper.start(scratch=scratch)
         except BaseException:

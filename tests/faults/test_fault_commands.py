@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from pytest_kvoffload.commands import chaos
-from pytest_kvoffload.errors import ExitCode, UsageError
-from pytest_kvoffload.faults import FAULTS, LEFT_OUT
+from pytest_kvoffload.errors import ExitCode, MissingExtraError, UsageError
+from pytest_kvoffload.faults import FAULTS, LEFT_OUT, Chaos
+from pytest_kvoffload.faults.stage import Stage
 from pytest_kvoffload.output.fault_table import print_faults
 from pytest_kvoffload.records import FaultOutcome, FaultResult, FaultVerdict
 
@@ -87,6 +89,29 @@ def test_what_was_left_behind_fails_whatever_the_outcome() -> None:
     left = chaos._with_leftovers(result("pass"), ("/tmp/kvo-disk-1",))
     assert left.verdict == "fail"
     assert "left behind: /tmp/kvo-disk-1" in left.reason
+
+
+def test_a_connector_without_its_stage_does_not_lose_what_others_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def enter(stage: Stage) -> Stage:
+        if stage.original.name == "obj":
+            raise MissingExtraError("faults of an object tier", "chaos", "moto")
+        return stage
+
+    monkeypatch.setattr(Stage, "__enter__", enter)
+    monkeypatch.setattr(Chaos, "run", lambda chaos, fault: result("pass", fault=fault.name))
+    monkeypatch.chdir(tmp_path)
+    words = ("--fault", "worker_killed", "--no-progress", "--output", "out")
+    assert run("--connector", "native", "--connector", "obj", *words) == ExitCode.INCONCLUSIVE
+    written = json.loads((tmp_path / "out" / "chaos.json").read_text())
+    assert [(row["fault"], row["verdict"]) for row in written["results"]] == [
+        ("worker_killed", "pass"),
+        ("worker_killed", "inconclusive"),
+    ]
+    assert "pytest-kvoffload[chaos]" in capsys.readouterr().out
+    with pytest.raises(MissingExtraError):
+        run("--connector", "obj", *words)
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])

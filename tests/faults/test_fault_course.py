@@ -16,7 +16,7 @@ from fakes.fake_vllm import FakeConfig, FakeVLLM
 import pytest_kvoffload.faults.course as course
 import pytest_kvoffload.probe.cache as cache
 from pytest_kvoffload.engine.connectors import connector_argv
-from pytest_kvoffload.errors import BootError, ReadinessTimeoutError, UsageError
+from pytest_kvoffload.errors import BootError, EngineError, ReadinessTimeoutError, UsageError
 from pytest_kvoffload.faults import FAULTS, Chaos, find_faults, run_faults
 from pytest_kvoffload.faults.actions import Begun, from_boot
 from pytest_kvoffload.faults.built_in import CONNECTORS, for_chaos
@@ -87,7 +87,7 @@ def run(
         (fault,) = find_faults((name,))
         chaos = Chaos(session, arm, WORKLOAD, request_timeout_seconds=2.0)
         with chaos:
-            result = chaos.run(fault)
+            (result,) = run_faults(chaos, (fault,))
         return result, served, done
 
     return scenario
@@ -122,6 +122,16 @@ def test_a_server_that_does_not_answer_hangs_within_a_bound_and_the_fault_is_end
     assert (result.outcome, result.verdict) == ("hung", "fail")
     assert "did not come to an end within 6 s" in result.reason
     assert served.stops > 0
+
+
+def test_a_fault_that_is_made_by_half_proves_nothing_and_its_server_is_not_used_again(run: Scenario) -> None:
+    def no_return() -> None:
+        raise EngineError("lmcache-server: port 1 on 127.0.0.1 is taken")
+
+    result, served, _ = run("host_memory_corrupted", no_return)
+    assert (result.outcome, result.verdict) == (None, "inconclusive")
+    assert result.reason == "host_memory_corrupted did not begin: lmcache-server: port 1 on 127.0.0.1 is taken"
+    assert served.stops == 2, "at once, and again at the end"
 
 
 def test_a_death_is_loud_with_what_was_measured_until_then(run: Scenario, fake: FakeVLLM) -> None:

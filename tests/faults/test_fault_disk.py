@@ -70,6 +70,17 @@ def test_files_are_inverted_cut_and_deleted() -> None:
         assert disk.files() == []
 
 
+def test_a_file_that_is_renamed_just_then_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TierDisk(mount=False) as disk:
+        block = disk.path / "block"
+        block.write_bytes(b"0123456789")
+        monkeypatch.setattr(disk, "files", lambda: [disk.path / "gone.tmp", block])
+        assert disk.corrupt_files() == 1
+        assert block.read_bytes() == invert(b"0123456789")
+        assert disk.truncate_files() == 1
+        assert block.stat().st_size == 5
+
+
 def test_a_killed_owner_leaves_no_mount_and_no_directory() -> None:
     code = (
         "import time\n"

@@ -70,6 +70,10 @@ def test_a_request_without_an_end_hangs_whatever_else_failed() -> None:
     found = verdict(DOWN, run(part("restored", 160), broken))
     assert (found.outcome, found.verdict) == ("hung", "fail")
     assert "2 of 4 requests had no complete answer within 20 s" in found.reason
+    refused = part("fault", 160, error="connection refused", failed=(0,)).samples[0]
+    broken = dataclasses.replace(broken, samples=(refused, *broken.samples[1:]))
+    found = verdict(DOWN, run(part("restored", 160), broken))
+    assert "1 of 4 requests had no complete answer within 20 s" in found.reason
 
 
 def test_wrong_tokens_are_seen_in_any_phase_and_are_what_corruption_must_show() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from pytest_kvoffload.faults.disk import invert
-from pytest_kvoffload.faults.proxy import HttpFaultProxy, ProxyFault, TcpFaultProxy
+from pytest_kvoffload.faults.proxy import HttpFaultProxy, ProxyFault, TcpFaultProxy, _http_handler, _tcp_handler
 
 BODY = bytes(range(256)) * 64
 
@@ -150,6 +151,37 @@ def test_refused_means_refused_and_open_connections_are_cut(store: HttpFaultProx
     store.heal()
     assert store.port == port
     assert ask(store) == (200, BODY)
+
+
+def test_nobody_gets_the_port_while_it_is_closed(store: HttpFaultProxy) -> None:
+    store.break_with(ProxyFault(refuse=True))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", store.port))
+    store.break_with(ProxyFault(refuse=True))
+    store.heal()
+    assert ask(store) == (200, BODY)
+    store.close()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", store.port))
+
+
+@pytest.mark.parametrize("handler", [_http_handler, _tcp_handler])
+def test_a_connection_that_came_in_just_before_the_port_was_closed_gets_nothing(
+    store: HttpFaultProxy, handler: Callable[[object], type[socketserver.BaseRequestHandler]]
+) -> None:
+    store.break_with(ProxyFault(refuse=True))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs = listener.accept()[0]
+    with ours, theirs:
+        ours.settimeout(10)
+        ours.sendall(b"GET /bucket/key HTTP/1.1\r\nHost: h\r\n\r\n")
+        ours.shutdown(socket.SHUT_WR)
+        handler(store)(theirs, ("127.0.0.1", 1), None)  # type: ignore[arg-type]
+        theirs.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert ours.recv(64) == b""
 
 
 def test_bytes_pass_and_are_refused() -> None:
