@@ -11,6 +11,7 @@ from pytest_kvoffload.workload.chunks import extra_config
 
 _IN_PROCESS = ("LMCacheConnectorV1", "KVOffloadLMCacheConnector")
 _UNSEEDED = (None, "", "random")
+_NO_ROOM = "lmcache_mp_l1_allocation_failure_chunks_total"
 _STORED: Mapping[str, str] = {
     "LMCacheMPConnector": "lmcache_mp_l1_write_chunks_total",
     **dict.fromkeys(_IN_PROCESS, "lmcache:num_stored_tokens_total"),
@@ -18,7 +19,7 @@ _STORED: Mapping[str, str] = {
 
 
 def lmcache_causes(measurement: Measurement, *, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return what is known of LMCache's configuration that makes hits impossible; empty for other connectors.
+    """Return what is known of LMCache that makes hits impossible or fewer; empty for other connectors.
 
     Args:
         measurement: of a server that was booted by us; an attached one does not tell its environment.
@@ -26,6 +27,8 @@ def lmcache_causes(measurement: Measurement, *, environ: Mapping[str, str] = os.
     """
     server = measurement.server
     name = (server.kv_transfer_config or {}).get("kv_connector")
+    if full := _full_l1(measurement):
+        return full
     if not server.command:
         return ()
     if name in _IN_PROCESS:
@@ -60,6 +63,22 @@ def lmcache_found_nothing(measurement: Measurement) -> tuple[str, ...]:
             "set (an LRU that is too small evicts everything before it is asked for), and are the keys the same?",
         )
     return ("LMCache stored nothing: its chunks may be longer than the prompts (chunk_size), or the tier too small",)
+
+
+def _full_l1(measurement: Measurement) -> tuple[str, ...]:
+    """Say that L1 was full: LMCache evicts once a second only (storage_controllers/eviction_controller.py, 0.5.6).
+
+    A store that finds no room is dropped whole, and L2 is written from L1, so it lacks it too.
+    """
+    refused = sum(total(phase.delta, _NO_ROOM) or 0.0 for phase in measurement.phases)
+    if refused == 0:
+        return ()
+    return (
+        f"LMCache's L1 was full: {refused:g} chunks found no room and were stored nowhere, L2 included; it evicts once "
+        "a second, a fifth of what is in use above 80%, so it needs room for what comes within a second: raise "
+        "l1_size_gb, or evict earlier and more (server_args = ['--eviction-trigger-watermark', '0.3', "
+        "'--eviction-ratio', '0.7'])",
+    )
 
 
 def _in_process(measurement: Measurement, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -90,3 +90,20 @@ def test_an_autostarted_server_ends_with_vllm() -> None:
 )
 def test_lmcaches_own_counters_say_whether_anything_was_stored(counters: dict[str, float], text: str) -> None:
     assert text in text_of(measured("LMCacheMPConnector", counters=counters))
+
+
+def test_an_l1_that_was_full_between_two_evictions_is_named() -> None:
+    refused = {"lmcache_mp_l1_allocation_failure_chunks_total": 12.0, "lmcache_mp_l1_write_chunks_total": 8.0}
+    text = text_of(measured("LMCacheMPConnector", counters=refused))
+    assert "LMCache's L1 was full: 24 chunks found no room and were stored nowhere, L2 included" in text
+    assert "raise l1_size_gb" in text
+    assert "--eviction-trigger-watermark" in text
+    # A child of a MultiConnector, and a server that somebody else booted, have the same counter.
+    multi = measured("MultiConnector", counters=refused)
+    attached = dataclasses.replace(multi, server=dataclasses.replace(multi.server, command=()))
+    assert any("L1 was full" in cause for cause in lmcache_causes(attached, environ={}))
+
+
+def test_an_l1_with_room_is_not_blamed() -> None:
+    counters = {"lmcache_mp_l1_allocation_failure_chunks_total": 0.0, "lmcache_mp_l1_write_chunks_total": 8.0}
+    assert lmcache_causes(measured("LMCacheMPConnector", counters=counters), environ={}) == ()
