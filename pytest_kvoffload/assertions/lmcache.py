@@ -11,7 +11,8 @@ from pytest_kvoffload.workload.chunks import extra_config
 
 _IN_PROCESS = ("LMCacheConnectorV1", "KVOffloadLMCacheConnector")
 _UNSEEDED = (None, "", "random")
-_NO_ROOM = "lmcache_mp_l1_allocation_failure_chunks_total"
+_NOT_STORED = "lmcache_mp_l1_allocation_failure_chunks_total"
+_NOT_LOADED = "lmcache_mp_l2_prefetch_failure_chunks_total"
 _STORED: Mapping[str, str] = {
     "LMCacheMPConnector": "lmcache_mp_l1_write_chunks_total",
     **dict.fromkeys(_IN_PROCESS, "lmcache:num_stored_tokens_total"),
@@ -68,16 +69,18 @@ def lmcache_found_nothing(measurement: Measurement) -> tuple[str, ...]:
 def _full_l1(measurement: Measurement) -> tuple[str, ...]:
     """Say that L1 was full: LMCache evicts once a second only (storage_controllers/eviction_controller.py, 0.5.6).
 
-    A store that finds no room is dropped whole, and L2 is written from L1, so it lacks it too.
+    A store that finds no room is dropped whole, and L2 is written from L1, so it lacks it too; a load from L2 that
+    finds none is a miss.
     """
-    refused = sum(total(phase.delta, _NO_ROOM) or 0.0 for phase in measurement.phases)
-    if refused == 0:
+    refused = sum(total(phase.delta, _NOT_STORED) or 0.0 for phase in measurement.phases)
+    unread = sum(total(phase.delta, _NOT_LOADED, {"reason": "l1_oom"}) or 0.0 for phase in measurement.phases)
+    if refused + unread == 0:
         return ()
     return (
-        f"LMCache's L1 was full: {refused:g} chunks found no room and were stored nowhere, L2 included; it evicts once "
-        "a second, a fifth of what is in use above 80%, so it needs room for what comes within a second: raise "
-        "l1_size_gb, or evict earlier and more (server_args = ['--eviction-trigger-watermark', '0.3', "
-        "'--eviction-ratio', '0.7'])",
+        f"LMCache's L1 was full: {refused:g} chunks found no room and were stored nowhere, L2 included, and {unread:g} "
+        "could not be read back from L2; it evicts once a second, a fifth of what is in use above 80%, so it needs "
+        "room for what comes within a second: raise l1_size_gb, or evict earlier and more (server_args = "
+        "['--eviction-trigger-watermark', '0.3', '--eviction-ratio', '0.7'])",
     )
 
 

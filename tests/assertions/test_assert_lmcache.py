@@ -96,12 +96,24 @@ def test_an_l1_that_was_full_between_two_evictions_is_named() -> None:
     refused = {"lmcache_mp_l1_allocation_failure_chunks_total": 12.0, "lmcache_mp_l1_write_chunks_total": 8.0}
     text = text_of(measured("LMCacheMPConnector", counters=refused))
     assert "LMCache's L1 was full: 24 chunks found no room and were stored nowhere, L2 included" in text
+    assert "and 0 could not be read back from L2" in text
     assert "raise l1_size_gb" in text
     assert "--eviction-trigger-watermark" in text
     # A child of a MultiConnector, and a server that somebody else booted, have the same counter.
     multi = measured("MultiConnector", counters=refused)
     attached = dataclasses.replace(multi, server=dataclasses.replace(multi.server, command=()))
     assert any("L1 was full" in cause for cause in lmcache_causes(attached, environ={}))
+
+
+@pytest.mark.parametrize(("reason", "blamed"), [("l1_oom", True), ("not_found", False)])
+def test_a_load_from_l2_that_found_no_room_in_l1_is_named(reason: str, blamed: bool) -> None:
+    name = "lmcache_mp_l2_prefetch_failure_chunks_total"
+    row = DeltaSample(name=name, labels={"reason": reason}, kind="counter", before=0.0, after=3.0, increment=3.0)
+    made = measured("LMCacheMPConnector")
+    delta = dataclasses.replace(made.phases[1].delta, samples=(*made.phases[1].delta.samples, row))
+    phases = (made.phases[0], dataclasses.replace(made.phases[1], delta=delta))
+    causes = lmcache_causes(dataclasses.replace(made, phases=phases), environ={})
+    assert any("and 3 could not be read back from L2" in cause for cause in causes) == blamed
 
 
 def test_an_l1_with_room_is_not_blamed() -> None:
