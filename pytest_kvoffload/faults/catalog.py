@@ -108,6 +108,11 @@ FAULTS: tuple[Fault, ...] = (
         summary="downloads end half-way and the connection is cut",
     ),
     Fault(
+        name="object_stragglers",
+        site="object_store",
+        summary="downloads end half-way and the connection is cut, for every second object 1.5 s after the others",
+    ),
+    Fault(
         name="object_short",
         site="object_store",
         summary="the objects are half as long as what was stored: downloads are complete, and too short",

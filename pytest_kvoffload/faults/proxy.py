@@ -12,6 +12,7 @@ import socket
 import socketserver
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ class ProxyFault:
     """The ``<Code>`` of the S3 error that goes with ``status``."""
     truncate: bool = False
     """Bodies of downloads end half-way, with the connection cut, though their length was announced in full."""
+    straggle_seconds: float = 0.0
+    """Downloads of every second object come so much later than the others."""
     shorten: bool = False
     """Downloads are answered as if the object were half as long: complete, and of a length that says so."""
     corrupt: bool = False
@@ -211,6 +214,8 @@ def _one_request(proxy: HttpFaultProxy, client: socket.socket, connection: h11.C
         _answer(client, connection, fault.status, [(b"Content-Type", b"application/xml")], _s3_error(fault), method)
         return _may_go_on(connection)
     status, headers, answer, length = _ask_upstream(proxy.upstream, request, body)
+    if download and zlib.crc32(request.target) % 2:
+        time.sleep(fault.straggle_seconds)
     if download and fault.corrupt:
         answer = invert(answer)
     if download and fault.shorten and status in (200, 206) and len(answer) > 1:

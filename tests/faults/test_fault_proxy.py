@@ -7,6 +7,7 @@ import http.client
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -64,10 +65,12 @@ def store() -> Iterator[HttpFaultProxy]:
         server.shutdown()
 
 
-def ask(proxy: HttpFaultProxy, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
+def ask(
+    proxy: HttpFaultProxy, method: str = "GET", body: bytes | None = None, *, key: str = "key"
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
     try:
-        connection.request(method, "/bucket/key", body=body)
+        connection.request(method, f"/bucket/{key}", body=body)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -115,6 +118,25 @@ def test_a_download_is_cut_half_way_though_its_length_was_announced(store: HttpF
         ask(store)
     assert len(cut.value.partial) == len(BODY) // 2
     assert ask(store, "PUT", b"data") == (200, b"4")
+
+
+def test_every_second_object_comes_later_and_keeps_to_it(
+    store: HttpFaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    store.break_with(ProxyFault(straggle_seconds=1.5))
+    late: dict[str, set[bool]] = {}
+    for key in [f"key-{number}" for number in range(8)] * 2:
+        waited.clear()
+        assert ask(store, key=key) == (200, BODY)
+        late.setdefault(key, set()).add(1.5 in waited)
+    assert {len(ways) for ways in late.values()} == {1}, "a retried download is as late as the first"
+    assert {True} in late.values()
+    assert {False} in late.values()
+    waited.clear()
+    assert ask(store, "PUT", b"data", key=next(key for key, ways in late.items() if ways == {True}))[0] == 200
+    assert 1.5 not in waited
 
 
 def test_a_short_object_is_complete_for_who_does_not_know_its_length(store: HttpFaultProxy) -> None:
