@@ -6,14 +6,16 @@ since each arm is booted more than once. After each round the evidence is looked
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_kvoffload.errors import EngineError, ExitCode, IncomparableError, KVOffloadError, LintError, UsageError
 from pytest_kvoffload.gate.evaluate import Level
 from pytest_kvoffload.gate.judge import as_recorded, hindrance, judge
+from pytest_kvoffload.gate.pace import Pace, Place, Watch
 from pytest_kvoffload.gate.samples import Block, paired_times
 from pytest_kvoffload.gate.spread import spread_of
 from pytest_kvoffload.gate.thresholds import Threshold
@@ -61,33 +63,95 @@ class GateRun:
     others: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)
 
 
+def unwatched(place: Place) -> None:
+    """Tell nobody."""
+
+
 class _Run:
     """Collects the blocks of all arms of one run."""
 
-    def __init__(self, session: RunSession, plan: GatePlan) -> None:
+    def __init__(self, session: RunSession, plan: GatePlan, watch: Watch) -> None:
         self.session, self.plan = session, plan
         self.blocks: dict[str, list[Block]] = {name: [] for name in ("reference", "candidate", *plan.others)}
         arms = {"reference": plan.reference, "candidate": plan.candidate, **plan.others}
         if plan.recorded:
             del arms["reference"]
         self._arms = {name: dataclasses.replace(arm, label=arm.label or name) for name, arm in arms.items()}
+        self._watch, self._pace = watch, Pace()
+        self._total: int | None = None
+        self._boots: dict[str, int] = {}
+        self._living: set[str] = set()
 
     def measure(self, blocks: Sequence[int], *, boot: int, only: Sequence[str] | None = None) -> None:
-        """Measure some blocks on all arms, or some; they take turns, and who begins alternates."""
+        """Measure some blocks on all arms, or some; they take turns, and who begins alternates.
+
+        Side by side, all servers are up before the first turn: a boot between two arms' turns would part them by
+        minutes. Where one server lives at a time, the arm that lives begins: it need not boot again.
+        """
         names = [name for name in self._arms if only is None or name in only]
         if self.plan.side_by_side:
+            for name in names if blocks else ():
+                self._boot(name, boot)
             turns = [(name, block) for block in blocks for name in (names if block % 2 == 0 else names[::-1])]
         else:
-            turns = [(name, block) for name in (names if boot % 2 == 0 else names[::-1]) for block in blocks]
+            names.sort(key=lambda name: name not in self._living)
+            turns = [(name, block) for name in names for block in blocks]
         for name, block in turns:
-            workload = dataclasses.replace(self.plan.workload, seed=self.plan.workload.seed + block)
-            try:
-                measurement = self.session.measure(dataclasses.replace(self._arms[name], boot=boot), workload)
-            except KVOffloadError as error:
-                raise _ArmFailed(name, error) from error
-            self.blocks[name].append(Block(block=block, boot=boot, measurement=measurement))
+            self._take(name, block, boot)
         if self.plan.recorded and (only is None or "reference" in only):
             self.blocks["reference"] += [block for block in self.plan.recorded if block.block in blocks]
+
+    def _take(self, name: str, block: int, boot: int) -> None:
+        self._say_place(name, block)
+        arm = self._boot(name, boot)
+        with self._blaming(name), self._pace.turn():
+            measurement = self.session.measure(arm, workload_of(self.plan, block))
+        self.blocks[name].append(Block(block=block, boot=arm.boot, measurement=measurement))
+
+    def _boot(self, name: str, boot: int) -> Arm:
+        """Return the arm as the boot in which it lives, booted if it does not."""
+        new = name not in self._living
+        if not self.plan.side_by_side:
+            # Each boot counts, whatever round it falls into: one label for two would hide what a boot brings.
+            boot = self._boots[name] = self._boots.get(name, -1) + new
+        arm = dataclasses.replace(self._arms[name], boot=boot)
+        if new:
+            self._living = {*self._living, name} if self.plan.side_by_side else {name}
+            with self._blaming(name), self._pace.boot():
+                self.session.ready(arm)
+        return arm
+
+    @contextlib.contextmanager
+    def _blaming(self, name: str) -> Iterator[None]:
+        """Say of an error whose it is."""
+        try:
+            yield
+        except KVOffloadError as error:
+            raise _ArmFailed(name, error) from error
+
+    def _say_place(self, name: str, block: int) -> None:
+        per_block = self.requests_per_block()
+        self._watch(
+            Place(
+                arm=name,
+                block=block + 1,
+                blocks=self._total,
+                done=len(self.blocks[name]) * per_block,
+                requests=None if self._total is None else self._total * per_block,
+                seconds_left=self._pace.seconds_left,
+            )
+        )
+
+    def expect(self, blocks: int, rounds: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Say how many blocks there are at most, and the rounds of each boot."""
+        self._total = blocks
+        each = len(rounds) if self.plan.side_by_side else 1 + sum(map(len, rounds))
+        self._pace.expect(turns=len(self._arms) * blocks, boots=len(self._arms) * each)
+
+    def stop_servers(self) -> None:
+        """Stop all servers: what comes next boots."""
+        self.session.stop_servers()
+        self._living = set()
 
     def judge(self, level: Level) -> tuple[Finding, ...]:
         """Judge what there is; what a baseline has and this run has not is a failure."""
@@ -104,15 +168,16 @@ class _Run:
         return (as_recorded(recorded, self.blocks["candidate"]), *findings) if recorded else findings
 
     def requests_per_block(self) -> int:
-        """Requests of the judged phase in one block."""
-        return max(1, len(self.blocks["candidate"][0].measurement.phase(self.plan.policy.phase).samples))
+        """Requests of the judged phase in one block, 0 before the candidate has replayed one."""
+        return per_block_of(self.plan, self.blocks["candidate"][0]) if self.blocks["candidate"] else 0
 
     def done(self, findings: tuple[Finding, ...], note: str = "", *, stopped_by: ExitCode | None = None) -> GateRun:
         """Put the verdict together."""
         reference, candidate = self.blocks["reference"], self.blocks["candidate"]
         n, spread, phase = 0, None, self.plan.policy.phase
-        try:
-            times = paired_times(reference, candidate, phase=phase)
+        both = {block.block for block in reference} & {block.block for block in candidate}
+        try:  # a run that ended early may have a block on one arm only
+            times = paired_times(*([b for b in arm if b.block in both] for arm in (reference, candidate)), phase=phase)
             n, spread = times.n, spread_of(times.reference, times.candidate, phase=phase)
         except (IncomparableError, KeyError):  # what made the arms unlike is in the findings already
             pass
@@ -137,18 +202,30 @@ class _ArmFailed(Exception):  # noqa: N818  # carries which arm an error belongs
         self.name, self.error = name, error
 
 
-def run_gate(session: RunSession, plan: GatePlan, *, say: Callable[[str], None] = lambda text: None) -> GateRun:
+def run_gate(
+    session: RunSession,
+    plan: GatePlan,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    watch: Watch = unwatched,
+) -> GateRun:
     """Measure all arms until a look is clear or the requests are spent.
 
     A server that does not boot, dies or is refused by the linter ends the run with a verdict: ``fail`` when it is the
     candidate's, ``inconclusive`` when it is another's, with the error's exit code either way.
+
+    Args:
+        session: boots and measures.
+        plan: what is compared.
+        say: told what each look showed.
+        watch: told where the run is, before each turn.
 
     Raises:
         UsageError: a plan that makes no sense.
     """
     if plan.boots < 1 or plan.requests < 1:
         raise UsageError("the gate needs at least one boot and one request per arm")
-    run = _Run(session, plan)
+    run = _Run(session, plan, watch)
     try:
         return _looks_until_clear(run, say)
     except _ArmFailed as end:
@@ -172,14 +249,18 @@ def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
     blocks = math.ceil(plan.requests / per_block)
     if plan.recorded:
         blocks = min(blocks, len({block.block for block in plan.recorded}))
-    schedule = _schedule(blocks, plan.boots)
     looks = _looks(blocks, per_block)
     errors = SequentialGate(looks=looks, alpha=plan.policy.alpha)
     misses = SequentialGate(looks=looks, alpha=1.0 - plan.policy.confidence)
     findings: tuple[Finding, ...] = ()
-    for boot, numbers in enumerate(schedule):
-        left = [block for block in numbers if block > 0]
-        for chunk in _chunks(left, [n // per_block for n in looks]) or ([[]] if numbers == [0] else []):
+    rounds = [
+        _chunks([block for block in numbers if block > 0], [n // per_block for n in looks])
+        or ([[]] if numbers == [0] else [])
+        for numbers in schedule_of(blocks, plan.boots)
+    ]
+    run.expect(blocks, rounds)
+    for boot, chunks in enumerate(rounds):
+        for chunk in chunks:
             run.measure(chunk, boot=boot)
             n = len(run.blocks["candidate"]) * per_block
             if n not in looks:
@@ -196,53 +277,22 @@ def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
             if "fail" in outcomes or outcomes == {"pass"}:
                 note = "" if n == looks[-1] else f"stopped early, at {n} of {blocks * per_block} requests"
                 return run.done(findings, note)
-        run.session.stop_servers()
+        run.stop_servers()
     return run.done(findings)
 
 
-def measure_runs(session: RunSession, plan: GatePlan, *, boots: int) -> list[list[Block]]:
-    """Measure the candidate over several boots, the same requests in each: A against A.
-
-    Each boot replays as many blocks as an arm of the gate would get in one boot.
-    """
-    runs: list[list[Block]] = []
-    blocks = 1
-    for boot in range(boots):
-        arm = dataclasses.replace(plan.candidate, boot=boot, label="calibration")
-        run: list[Block] = []
-        block = 0
-        while block < blocks:
-            workload = dataclasses.replace(plan.workload, seed=plan.workload.seed + block)
-            run.append(Block(block=block, boot=boot, measurement=session.measure(arm, workload)))
-            if boot == 0 and block == 0:
-                per_block = max(1, len(run[0].measurement.phase(plan.policy.phase).samples))
-                blocks = math.ceil(plan.requests / per_block)
-            block += 1
-        session.stop_servers()
-        runs.append(run)
-    return runs
+def workload_of(plan: GatePlan, block: int) -> WorkloadConfig:
+    """Return the workload of a block: each has a seed of its own."""
+    return dataclasses.replace(plan.workload, seed=plan.workload.seed + block)
 
 
-def measure_arm(session: RunSession, plan: GatePlan) -> list[Block]:
-    """Measure the candidate alone, in the blocks and boots of a gate run: what a baseline records."""
-    blocks: list[Block] = []
-
-    def one(number: int, boot: int) -> None:
-        workload = dataclasses.replace(plan.workload, seed=plan.workload.seed + number)
-        arm = dataclasses.replace(plan.candidate, boot=boot, label="baseline")
-        blocks.append(Block(block=number, boot=boot, measurement=session.measure(arm, workload)))
-
-    one(0, 0)
-    per_block = max(1, len(blocks[0].measurement.phase(plan.policy.phase).samples))
-    for boot, numbers in enumerate(_schedule(math.ceil(plan.requests / per_block), plan.boots)):
-        for number in numbers:
-            if number > 0:
-                one(number, boot)
-        session.stop_servers()
-    return blocks
+def per_block_of(plan: GatePlan, block: Block) -> int:
+    """Return the requests of the judged phase in a block, 1 at least."""
+    phase = plan.policy.phase
+    return max(1, len(block.measurement.phase(phase).samples) if phase in block.measurement.phase_names else 0)
 
 
-def _schedule(blocks: int, boots: int) -> list[list[int]]:
+def schedule_of(blocks: int, boots: int) -> list[list[int]]:
     """Spread blocks over boots as evenly as can be, in order."""
     boots = min(boots, blocks)
     size, rest = divmod(blocks, boots)

@@ -175,6 +175,15 @@ class RunSession:
                 self.progress.clear()
         return self._boot(arm)
 
+    def ready(self, arm: Arm) -> None:
+        """Boot the arm's server if it does not run, so that what is measured next waits for no boot.
+
+        Raises:
+            EngineError: it did not boot, now or earlier in this run.
+        """
+        with self.exclusive():
+            self.server(arm)
+
     def _server_with_empty_tier(self, arm: Arm) -> RunningServer:
         """Return the arm's server; a new one where a tier that cannot be emptied may hold something."""
         from pytest_kvoffload.probe import is_new

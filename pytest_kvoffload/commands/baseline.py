@@ -55,7 +55,7 @@ def _update(args: argparse.Namespace, path: Path | None) -> int:
     from pytest_kvoffload.commands.gate_plan import baseline_dir, baseline_key, candidate_of, make_plan
     from pytest_kvoffload.gate.baseline import load, save, updated
     from pytest_kvoffload.gate.reference import commit_of
-    from pytest_kvoffload.gate_run import measure_arm
+    from pytest_kvoffload.gate_alone import measure_arm
     from pytest_kvoffload.output.progress import CommandProgress
 
     config = load_config(path)
@@ -66,7 +66,7 @@ def _update(args: argparse.Namespace, path: Path | None) -> int:
     with CommandProgress(enabled=not args.no_progress) as progress:
         session = open_session(args, config, plan, out, progress)
         try:
-            blocks = measure_arm(session, plan)
+            blocks = measure_arm(session, plan, watch=progress.at)
         finally:
             session.close()
     file = folder / key.file_name

@@ -16,9 +16,14 @@ from pytest_kvoffload.errors import ExitCode, IncomparableError, UsageError
 from pytest_kvoffload.records import KVOffloadConfig
 
 if TYPE_CHECKING:
+    from pytest_kvoffload.gate.pace import Watch
     from pytest_kvoffload.gate.verdict import Verdict
     from pytest_kvoffload.gate_run import GatePlan
     from pytest_kvoffload.session import RunSession
+
+CALIBRATION_BOOTS = 4
+FEWEST_BOOTS = 3
+"""Below which a calibration has no scatter worth the name."""
 
 
 def build_parser(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +46,9 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
         help="compare two result files instead of measuring: vllm bench serve --save-detailed, guidellm or aiperf",
     )
     option("--candidate-results", metavar="FILE", help="the candidate's result file")
-    option("--calibrate", action="store_true", help="run A against A on this runner and record its noise floor")
+    option(
+        "--calibrate", action="store_true", help="record this runner's noise floor: A against A, in 4 boots (--boots)"
+    )
     option("--json", metavar="FILE", help="write the verdict there too")
     option("--markdown", metavar="FILE", help="append the summary there, such as $GITHUB_STEP_SUMMARY")
     option("--github", action="store_true", help="annotate the candidate's configuration; set the output outcome")
@@ -113,10 +120,10 @@ def measured(
         session = open_session(args, config, plan, out, progress)
         try:
             if args.calibrate:
-                return _calibrate(args, path, plan, session)
+                return _calibrate(args, path, plan, session, watch=progress.at)
             from pytest_kvoffload.gate_run import run_gate
 
-            result = run_gate(session, plan, say=say)
+            result = run_gate(session, plan, say=_silent if args.no_progress else say, watch=progress.at)
         finally:
             session.close()
     from pytest_kvoffload.output.gate_table import print_gate_table
@@ -131,9 +138,20 @@ def measured(
 def open_session(
     args: argparse.Namespace, config: KVOffloadConfig, plan: GatePlan, out: Path, progress: object
 ) -> RunSession:
-    """Return the session in which the plan's servers are booted."""
+    """Return the session in which the plan's servers are booted.
+
+    Raises:
+        UsageError: the directory holds another run's measurements: they would be taken for this one's.
+    """
     from pytest_kvoffload.boot_checks import before_boot
     from pytest_kvoffload.session import RunSession
+
+    for earlier in ("measurements", "failures"):
+        if any((out / earlier).glob("*")):
+            raise UsageError(
+                f"--output {out}: it holds {earlier} of an earlier run, which would be taken for this one's; name a "
+                f"new directory, or remove it"
+            )
 
     arms = 1 + (not plan.recorded) + len(plan.others)
     return RunSession(
@@ -196,18 +214,36 @@ def _compare_files(args: argparse.Namespace, config: KVOffloadConfig) -> Verdict
     )
 
 
-def _calibrate(args: argparse.Namespace, path: Path | None, plan: GatePlan, session: RunSession) -> int:
+def _calibrate(
+    args: argparse.Namespace, path: Path | None, plan: GatePlan, session: RunSession, *, watch: Watch
+) -> int:
     from pytest_kvoffload.commands.gate_plan import calibration_file
-    from pytest_kvoffload.gate.calibration import Calibration, calibrate, runner_key, save
-    from pytest_kvoffload.gate_run import measure_runs
+    from pytest_kvoffload.gate.calibration import calibrate, regressions, runner_key, save
+    from pytest_kvoffload.gate_alone import measure_runs
+    from pytest_kvoffload.stats import smallest_n
 
-    boots = max(3, args.boots or 4)
-    runs = measure_runs(session, plan, boots=boots)
-    calibration: Calibration = calibrate(runs, policy=plan.policy, boots_per_arm=plan.boots)
+    asked = regressions(plan.policy, plan.thresholds)
+    if not asked:
+        raise UsageError(
+            "--calibrate: no threshold asks for a regression of a latency, so there is nothing to calibrate"
+        )
+    boots = args.boots or CALIBRATION_BOOTS
+    if boots < FEWEST_BOOTS:
+        raise UsageError(f"--calibrate --boots {boots}: at least {FEWEST_BOOTS} boots show how much boots differ")
+    fewest = max(smallest_n(threshold.quantile or 0.0) for threshold in asked)
+    runs = measure_runs(session, plan, boots=boots, fewest=fewest, watch=watch)
+    found = calibrate(runs, asked=asked, confidence=plan.policy.confidence, boots_per_arm=plan.boots)
     file = calibration_file(args, path)
-    save(file, runner_key(runs[0]), calibration)
-    print(f"{calibration.explanation}\nrecorded in {file} for the runner {runner_key(runs[0])}")
+    save(file, runner_key(runs[0]), found)
+    lines = [calibration.explanation for calibration in found]
+    if plan.candidate.engine.kind == "attach":
+        lines.append("the server was never booted again: what a boot brings is not in this floor")
+    print("\n".join([*lines, f"recorded in {file} for the runner {runner_key(runs[0])}"]))
     return ExitCode.OK
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
 
 
 def say(text: str) -> None:

@@ -47,17 +47,19 @@ def make_plan(args: argparse.Namespace, config: KVOffloadConfig, path: Path | No
     policy, settings = policy_of(
         config.gate,
         {"margin": args.margin, "quantile": args.quantile, "alpha": args.alpha, "phase": args.phase},
-        {"requests": args.requests, "boots": args.boots},
+        # A calibration boots more often than the arms of the gate that it is for.
+        {"requests": args.requests, "boots": None if args.calibrate else args.boots},
         source=config.source,
     )
     candidate = arm_of(config, candidate_of(config, args.candidate), label="candidate")
+    boots = 1 if config.engine.kind == "attach" else settings.boots  # a running server is never booted again
     thresholds = _thresholds(args, config)
     if args.calibrate:
         reference = Reference(arm=dataclasses.replace(candidate, label="reference"))
         calibration = "this run"
     else:
         reference = _reference(args, config, path, candidate)
-        calibration = check_margin(calibration_file(args, path), policy, thresholds)
+        calibration = check_margin(calibration_file(args, path), policy, thresholds, boots=boots)
     others = _others(config, thresholds)
     _refuse_one_server_for_two(candidate, [*others.values(), *([] if args.calibrate else [reference.arm])], reference)
     plan = GatePlan(
@@ -69,8 +71,8 @@ def make_plan(args: argparse.Namespace, config: KVOffloadConfig, path: Path | No
         others=others,
         recorded=reference.recorded,
         requests=settings.requests,
-        boots=1 if config.engine.kind == "attach" else settings.boots,  # a running server is never booted again
-        side_by_side=not args.alternate and config.engine.kind in {"cpu", "attach"},
+        boots=boots,
+        side_by_side=config.engine.kind == "attach" or (config.engine.kind == "cpu" and not args.alternate),
         across=reference.across,
         calibration=calibration,
         reference_text=reference.text,

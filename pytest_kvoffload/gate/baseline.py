@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kvoffload.errors import IncomparableError, UsageError
+from pytest_kvoffload.gate.comparable import tier_never_reached
 from pytest_kvoffload.gate.readings import counted
-from pytest_kvoffload.gate.samples import Block, latencies
+from pytest_kvoffload.gate.samples import DEFAULT_PHASE, Block, latencies
 from pytest_kvoffload.records import Measurement, ModelConfig, to_json
 from pytest_kvoffload.stats import quantile, smallest_n
 
@@ -123,10 +124,14 @@ def entry_of(blocks: Sequence[Block], *, commit: str | None) -> Entry:
     """Summarise a run.
 
     Raises:
-        IncomparableError: nothing was measured, or a request failed: such a run is no baseline.
+        IncomparableError: nothing was measured, a request failed, or the tier was never reached: such a run is no
+            baseline.
     """
     if not blocks:
         raise IncomparableError("nothing was measured")
+    silent = tier_never_reached(blocks) if DEFAULT_PHASE in blocks[0].measurement.phase_names else None
+    if silent:
+        raise IncomparableError(f"no baseline: {silent}")
     for block in blocks:
         failed = [s for p in block.measurement.phases for s in p.samples if not s.ok]
         if failed or not block.measurement.complete:

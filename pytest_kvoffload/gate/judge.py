@@ -99,8 +99,9 @@ def judge(
     broken = {"reference": no_reference} if no_reference else {}
     for name, blocks in (others or {}).items():
         why = (*differences(blocks, candidate), *unusable(blocks, phase=policy.phase))
-        if why:
-            broken[name] = "; ".join(why)
+        silent = None if why else tier_never_reached(blocks, phase=policy.phase)
+        if why or silent:
+            broken[name] = "; ".join(why) or str(silent)
     findings = evaluate(
         thresholds or default_thresholds(policy),
         Evidence(arms={**(others or {}), "reference": reference, "candidate": candidate}, broken=broken),

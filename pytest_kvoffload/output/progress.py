@@ -11,6 +11,7 @@ from pytest_kvoffload.output.rows import format_seconds
 from pytest_kvoffload.output.wrap import clean
 
 if TYPE_CHECKING:
+    from pytest_kvoffload.gate.pace import Place
     from pytest_kvoffload.probe import Progress
 
 QUIET_SECONDS = 30.0
@@ -22,21 +23,40 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def phase_text(progress: Progress, *, width: int | None = None) -> str:
-    """Say in one line how far a phase has come; where ``width`` columns are too few, in fewer words."""
+def phase_text(progress: Progress, *, width: int | None = None, place: Place | None = None) -> str:
+    """Say in one line how far a phase has come; where ``width`` columns are too few, in fewer words.
+
+    ``place`` is where the phase stands in a run of several arms; it says which arm that is.
+    """
     rate, hits, ttft = progress.requests_per_second, progress.hit_rate, progress.ttft_p50_seconds
-    head = f"{progress.arm} {progress.phase}".strip() + f": {progress.done}/{progress.total}"
+    count = f"{progress.phase}: {progress.done}/{progress.total}"
     hit_rate = [] if hits is None else [f"hit rate {hits:.2f}"]
     p50 = [] if ttft is None else [f"TTFT p50 {format_seconds(ttft)}"]
     speed = [] if rate is None else [f"{rate:.3g}/s"]
-    forms = (
-        [f"{head} requests", *speed, *hit_rate, *p50],
-        [head, *speed, *hit_rate, *p50],
-        [head, *hit_rate, *p50],
-        [head],
-    )
+    if place is None:
+        head = f"{progress.arm} {count}".strip()
+        forms = [[f"{head} requests", *speed, *hit_rate, *p50], [head, *speed, *hit_rate, *p50]]
+        forms += [[head, *hit_rate, *p50], [head]]
+    else:
+        long, short = f"{place_text(place)}, {count}", place_text(place, short=True)
+        forms = [[long, *speed, *hit_rate, *p50], [long, *p50], [long], [short, count], [short]]
     texts = [", ".join(form) for form in forms]
     return next((text for text in texts if width is None or len(text) <= width), texts[-1])
+
+
+def place_text(place: Place, *, short: bool = False) -> str:
+    """Say which block of which arm is measured, how many requests that arm has answered, and how long it may take."""
+    known = place.blocks is not None
+    if short:
+        count = [f"{place.done}/{place.requests}"] if known else []
+        return " ".join([f"block {place.block}" + (f"/{place.blocks}" if known else ""), place.arm, *count])
+    words = [f"block {place.block} of {place.blocks}" if known else f"block {place.block}", place.arm]
+    if known:
+        words.append(f"{place.done} of {place.requests} requests")
+    if place.seconds_left is not None:
+        left = place.seconds_left
+        words.append(f"at most {left:.0f} s left" if left < 90 else f"at most {left / 60:.0f} min left")
+    return ", ".join(words)
 
 
 class CommandProgress:
@@ -46,6 +66,7 @@ class CommandProgress:
         self._enabled = enabled
         self._live: Any = None
         self._spinner: Any = None
+        self._place: Place | None = None
         self._last = float("-inf")
 
     def __enter__(self) -> CommandProgress:
@@ -67,7 +88,12 @@ class CommandProgress:
     def phase(self, progress: Progress) -> None:
         """Say how far a phase has come."""
         width = None if self._live is None else self._live.console.width - 2
-        self.line(phase_text(progress, width=width))
+        self.line(phase_text(progress, width=width, place=self._place))
+
+    def at(self, place: Place) -> None:
+        """Say where a run of several arms is; phases are told with it from now on."""
+        self._place = place
+        self.line(place_text(place))
 
     def clear(self) -> None:
         """Take the living line away."""

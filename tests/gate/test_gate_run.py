@@ -5,19 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 from fakes.gate_blocks import PER_BLOCK, WORKLOAD, blocks_of
 
+from pytest_kvoffload.gate.judge import judge
+from pytest_kvoffload.gate.pace import Place
+from pytest_kvoffload.gate.samples import Block
 from pytest_kvoffload.gate.thresholds import parse_thresholds
 from pytest_kvoffload.gate.verdict import Policy
+from pytest_kvoffload.gate_alone import measure_arm, measure_runs
 from pytest_kvoffload.gate_run import GatePlan, GateRun, run_gate
 from pytest_kvoffload.output.gate_text import document, markdown, text
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, Measurement, ModelConfig, WorkloadConfig, to_json
 from pytest_kvoffload.session import Arm, RunSession
 
+MakeBlocks = Callable[..., list[Block]]
 TIER = 100_000
 
 
@@ -49,12 +55,28 @@ def gate(
 class Scripted:
     """A session whose servers take the times that a test wants, whatever this machine is doing."""
 
-    def __init__(self, measurement: Measurement, slower: float) -> None:
+    def __init__(
+        self, measurement: Measurement, slower: float, *, max_live: int = 9, ends_at: int | None = None
+    ) -> None:
         self.asked: list[tuple[str, int, int]] = []
-        self._measurement, self._slower = measurement, slower
+        self.events: list[str] = []
+        self.boots: list[tuple[str, int]] = []
+        """Of each boot that took place: the arm, and what it was called."""
+        self._measurement, self._slower, self._max_live, self._ends_at = measurement, slower, max_live, ends_at
+        self._live: list[tuple[str, int]] = []
+
+    def ready(self, arm: Arm) -> None:
+        if (arm.name, arm.boot) not in self._live:
+            self._live = [*self._live, (arm.name, arm.boot)][-self._max_live :]
+            self.boots.append((arm.name, arm.boot))
+            self.events.append(f"boot {arm.name}")
 
     def measure(self, arm: Arm, workload: WorkloadConfig) -> Measurement:
+        self.ready(arm)
+        if len(self.asked) == self._ends_at:
+            raise KeyboardInterrupt
         self.asked.append((arm.name, workload.seed, arm.boot))
+        self.events.append(f"measure {arm.name}")
         source = random.Random(workload.seed)
         scale = self._slower if arm.name == "candidate" else 1.0
         times = [scale * 0.06 * source.lognormvariate(0.0, 0.25) for _ in range(PER_BLOCK)]
@@ -65,13 +87,13 @@ class Scripted:
         return dataclasses.replace(block.measurement, workload=workload)
 
     def stop_servers(self) -> None:
+        self._live = []
         self.asked.append(("stop", 0, 0))
 
 
-def scripted(measurement: Measurement, slower: float, **more: object) -> tuple[GateRun, Scripted]:
-    session = Scripted(measurement, slower)
+def scripted_plan(measurement: Measurement, **more: object) -> GatePlan:
     one = Arm(engine=EngineConfig(), model=ModelConfig(), connector=measurement.connector)
-    plan = GatePlan(
+    return GatePlan(
         reference=dataclasses.replace(one, label="reference"),
         candidate=dataclasses.replace(one, label="candidate"),
         workload=WORKLOAD,
@@ -79,7 +101,11 @@ def scripted(measurement: Measurement, slower: float, **more: object) -> tuple[G
         requests=600,
         **more,  # type: ignore[arg-type]
     )
-    return run_gate(session, plan), session  # type: ignore[arg-type]
+
+
+def scripted(measurement: Measurement, slower: float, **more: object) -> tuple[GateRun, Scripted]:
+    session = Scripted(measurement, slower, max_live=9 if more.get("side_by_side", True) else 1)
+    return run_gate(session, scripted_plan(measurement, **more)), session  # type: ignore[arg-type]
 
 
 def test_a_slower_tier_is_blocked_and_stops_early(offloading: Measurement) -> None:
@@ -101,9 +127,8 @@ def test_an_equal_tier_passes(offloading: Measurement) -> None:
     assert result.verdict.outcome == "pass", text(result.verdict)
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_arms_take_turns_and_both_are_booted_again(offloading: Measurement, side_by_side: bool) -> None:
-    result, session = scripted(offloading, 1.08, boots=2, side_by_side=side_by_side)
+def test_arms_take_turns_and_both_are_booted_again(offloading: Measurement) -> None:
+    result, session = scripted(offloading, 1.08, boots=2)
     asked = [one for one in session.asked if one[0] != "stop"]
     assert sorted(seed for name, seed, _ in asked if name == "reference") == list(
         range(result.verdict.requests_per_arm // PER_BLOCK)
@@ -111,9 +136,31 @@ def test_arms_take_turns_and_both_are_booted_again(offloading: Measurement, side
     assert sorted(one[1:] for one in asked if one[0] == "reference") == sorted(
         one[1:] for one in asked if one[0] == "candidate"
     )
-    if side_by_side:
-        assert [name for name, *_ in asked[:4]] == ["reference", "candidate", "candidate", "reference"]
+    assert [name for name, *_ in asked[:4]] == ["reference", "candidate", "candidate", "reference"]
     assert {boot for *_, boot in asked} == {0, 1}
+
+
+def test_both_servers_are_up_before_the_first_turn(offloading: Measurement) -> None:
+    """A boot takes minutes: between two turns it would part them, and what the machine does meanwhile."""
+    _, session = scripted(offloading, 1.08, boots=2)
+    turns = "".join(word[0] for word in session.events)
+    assert turns.count("b") == 4
+    assert turns.startswith("bbm")
+    assert "bmb" not in turns
+
+
+def test_one_server_at_a_time_counts_each_boot_and_boots_no_arm_that_lives(offloading: Measurement) -> None:
+    result, session = scripted(offloading, 1.08, boots=2, side_by_side=False)
+    assert len(set(session.boots)) == len(session.boots), "two boots went by one name"
+    labels = {
+        name: {b.boot for b in blocks}
+        for name, blocks in (("reference", result.reference), ("candidate", result.candidate))
+    }
+    assert labels == {name: {boot for n, boot in session.boots if n == name} for name in ("reference", "candidate")}
+    # A | B, then B (alive) | A, ...: in each round after the first of a boot, one arm lives on.
+    rounds = len([word for word in session.events if word.startswith("boot")])
+    assert rounds == 7, session.boots
+    assert result.verdict.boots_per_arm >= 2
 
 
 def test_the_same_again_is_not_blocked(tmp_path: Path) -> None:
@@ -234,6 +281,31 @@ def test_an_interrupted_run_says_so_and_never_passes(tmp_path: Path, monkeypatch
     assert "interrupted before a verdict was reached" in text(verdict)
 
 
+def test_what_was_measured_until_an_interruption_is_counted(offloading: Measurement) -> None:
+    session = Scripted(offloading, 1.0, ends_at=5)  # A B, B A, A: the third block is on one arm only
+    verdict = run_gate(session, scripted_plan(offloading)).verdict  # type: ignore[arg-type]
+    assert (verdict.outcome, verdict.exit_code) == ("inconclusive", 130)
+    assert verdict.requests_per_arm == 2 * PER_BLOCK
+    assert verdict.spread is not None
+
+
+def test_a_gain_over_an_arm_whose_tier_never_served_is_none(tmp_path: Path, make_blocks: MakeBlocks) -> None:
+    """An arm that is slow because its own tier is off is easily beaten."""
+    with FakeVLLM(FakeConfig(tier_blocks=0)) as server:
+        off = RunSession(tmp_path).measure(arm(server, "large"), WORKLOAD)
+    idle = make_blocks([0.2] * 120, name="large", of=off)
+    same = make_blocks([0.05] * 120, name="reference")
+    found = judge(
+        same,
+        make_blocks([0.05] * 120, name="candidate"),
+        policy=Policy(),
+        thresholds=parse_thresholds(["ttft_p50 gain over large >= 30%"], arms=("large",)),
+        others={"large": idle},
+    )
+    assert found[-1].outcome == "inconclusive"
+    assert "no comparison with large: the tier of large was never reached" in found[-1].text
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> GateRun:
     return gate(tmp_path, FakeConfig(tier_blocks=TIER, model="<script>|x"), FakeConfig(tier_blocks=TIER), requests=30)
@@ -242,3 +314,29 @@ def hostile(tmp_path: Path) -> GateRun:
 def test_text_from_servers_is_no_markup(hostile: GateRun) -> None:
     assert "<script>" not in markdown(hostile.verdict)
     assert "| comparable | INCONCLUSIVE |" in markdown(hostile.verdict)
+
+
+def test_a_run_says_where_it_is(offloading: Measurement) -> None:
+    places: list[Place] = []
+    session = Scripted(offloading, 1.0)
+    run_gate(session, scripted_plan(offloading, boots=2), watch=places.append)  # type: ignore[arg-type]
+    first, second, third, *_ = places
+    assert (first.arm, first.block, first.blocks, first.requests) == ("reference", 1, None, None)
+    assert (second.arm, second.block) == ("candidate", 1)
+    assert (third.arm, third.block, third.blocks, third.done, third.requests) == ("candidate", 2, 20, 30, 600)
+    assert third.seconds_left is not None
+    assert [p.done for p in places if p.arm == "candidate"] == [30 * i for i in range(len(places) // 2)]
+
+
+def test_a_calibration_and_a_baseline_say_where_they_are(offloading: Measurement) -> None:
+    places: list[Place] = []
+    session, plan = Scripted(offloading, 1.0), scripted_plan(offloading, boots=2)
+    runs = measure_runs(session, plan, boots=3, watch=places.append)  # type: ignore[arg-type]
+    assert [len(run) for run in runs] == [10, 10, 10], "each boot replays what an arm of the gate would in one boot"
+    last = places[-1]
+    assert (last.arm, last.block, last.blocks, last.done, last.requests) == ("boot 3 of 3", 30, 30, 870, 900)
+    assert len(measure_runs(session, plan, boots=3, fewest=400)[0]) == 14  # type: ignore[arg-type]
+    places.clear()
+    blocks = measure_arm(session, plan, watch=places.append)  # type: ignore[arg-type]
+    assert [block.boot for block in blocks] == [0] * 10 + [1] * 10
+    assert (places[-1].arm, places[-1].block, places[-1].done) == ("boot 2 of 2", 20, 570)

@@ -187,8 +187,10 @@ def test_the_gate_says_how_far_it_is_and_its_verdict_in_colour(tmp_path: Path) -
         (tmp_path / "old.toml").write_text(GATE.format(url=two.url))
         words = ["gate", "--reference", "old.toml", "--requests", "12", "--boots", "1", "--output", "out"]
         seen = record(command(*words), columns=80, cwd=tmp_path, timeout_seconds=240)
-    assert any(re.search(r"candidate restored: \d+/12.*hit rate 0\.9", frame) for frame in seen.frames), seen.frames
-    assert any(re.search(r"reference cold: \d+/12.*/s, hit rate 0\.00, TTFT p50", frame) for frame in seen.frames)
+    restored = r"block 1, candidate, restored: \d+/12.*hit rate 0\.9"
+    assert any(re.search(restored, frame) for frame in seen.frames), seen.frames
+    cold = r"block 1, reference, cold: \d+/12.*/s, hit rate 0\.00, TTFT p50"
+    assert any(re.search(cold, frame) for frame in seen.frames)
     assert not any("/12 requests" in line for line in seen.screen)
     assert any(line.startswith("verdict: INCONCLUSIVE") for line in seen.screen), seen.text
     assert [line for line in seen.overflows if str(tmp_path) not in line] == []
