@@ -53,6 +53,13 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--markdown", metavar="FILE", help="write the table as Markdown, into FILE's marks where it has them"
     )
+    parser.add_argument(
+        "--merge",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="run nothing: one table of what earlier runs found (their directory or chaos.json; may be repeated)",
+    )
     parser.add_argument("--no-progress", action="store_true", help="say nothing while it runs")
 
 
@@ -65,14 +72,34 @@ def run(args: argparse.Namespace) -> int:
     faults = _with_expectations(find_faults(tuple(args.fault)), args.expect)
     if args.list:
         return _list(faults)
+    if args.merge:
+        return _merge(args)
     if not args.request_timeout > 0:
         raise UsageError("--request-timeout: a number of seconds above 0")
     config = for_chaos(load_config(Path(args.config) if args.config else find_config(Path.cwd())))
     out = Path(args.output or f".kvoffload/chaos-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     results, interrupted = _run_all(args, config, faults, out)
     _print(results)
-    _write(args, results, out, interrupted=interrupted)
+    _write_json(Path(args.json) if args.json else out / "chaos.json", results, interrupted=interrupted)
+    _write_markdown(args, results)
     return ExitCode.INTERRUPTED if interrupted else _exit_code(results)
+
+
+def _merge(args: argparse.Namespace) -> int:
+    """Print and write what earlier runs found; their verdicts stay as they are."""
+    from pytest_kvoffload.commands.chaos_merge import merge, read_results
+    from pytest_kvoffload.faults import FAULTS
+
+    for name in ("connector", "fault", "expect", "output"):
+        if getattr(args, name):
+            raise UsageError(f"--merge runs nothing and judges nothing anew: no --{name} beside it")
+    found = [result for path in args.merge for result in read_results(Path(path))]
+    results = merge(found, order=[fault.name for fault in FAULTS])
+    _print(results)
+    if args.json:
+        _write_json(Path(args.json), results, interrupted=False)
+    _write_markdown(args, results)
+    return _exit_code(results)
 
 
 def _run_all(
@@ -220,12 +247,9 @@ def _print(results: list[FaultResult]) -> None:
     print_faults(results, Console(file=sys.stdout))
 
 
-def _write(args: argparse.Namespace, results: list[FaultResult], out: Path, *, interrupted: bool) -> None:
+def _write_json(path: Path, results: list[FaultResult], *, interrupted: bool) -> None:
     from pytest_kvoffload.engine.masking import mask_command
-    from pytest_kvoffload.faults import FAULTS
-    from pytest_kvoffload.output.fault_table import brought_up_to_date, markdown
 
-    path = Path(args.json) if args.json else out / "chaos.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "schema_version": 1,
@@ -236,11 +260,22 @@ def _write(args: argparse.Namespace, results: list[FaultResult], out: Path, *, i
     }
     path.write_bytes(to_json(document, indent=1))
     print(f"evidence: {path}")
-    if args.markdown:
-        page = Path(args.markdown)
-        table = markdown(results, summaries={fault.name: fault.summary for fault in FAULTS})
-        before = page.read_text(encoding="utf-8") if page.exists() else ""
-        page.write_text(brought_up_to_date(before, table), encoding="utf-8")
+
+
+def _write_markdown(args: argparse.Namespace, results: list[FaultResult]) -> None:
+    from pytest_kvoffload.faults import FAULTS
+    from pytest_kvoffload.output.fault_table import brought_up_to_date, markdown
+
+    if not args.markdown:
+        return
+    page = Path(args.markdown)
+    table = markdown(
+        results,
+        summaries={fault.name: fault.summary for fault in FAULTS},
+        usual={fault.name: fault.expected for fault in FAULTS},
+    )
+    before = page.read_text(encoding="utf-8") if page.exists() else ""
+    page.write_text(brought_up_to_date(before, table), encoding="utf-8")
 
 
 def _exit_code(results: list[FaultResult]) -> ExitCode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_kvoffload.output.rows import format_rate, format_seconds
@@ -69,12 +69,18 @@ def print_faults(results: Sequence[FaultResult], console: Console) -> None:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def markdown(results: Sequence[FaultResult], *, summaries: dict[str, str]) -> str:
+def markdown(
+    results: Sequence[FaultResult],
+    *,
+    summaries: Mapping[str, str],
+    usual: Mapping[str, tuple[FaultOutcome, ...]],
+) -> str:
     """Return the table as Markdown between two marks, so that a page can be brought up to date by a command.
 
     Args:
         results: in the order of the rows.
         summaries: what each fault does, by name.
+        usual: what is acceptable for each. A worse outcome is marked also where the run was told to expect it.
     """
     versions = sorted({result.vllm_version for result in results if result.vllm_version})
     lines = [BEGIN, "", f"Observed on vLLM {', '.join(versions) or '(not told)'}.", ""]
@@ -89,14 +95,16 @@ def markdown(results: Sequence[FaultResult], *, summaries: dict[str, str]) -> st
             result.connector,
             f"`{result.fault}`",
             summaries.get(result.fault, ""),
-            (WORDS[result.outcome] if result.outcome else "-") + _mark(result),
+            (WORDS[result.outcome] if result.outcome else "-") + _mark(result, usual),
             _answered(result),
             _change(format_rate(result.hit_rate_before), format_rate(result.hit_rate)),
             _change(_time(result.ttft_before_seconds), _time(result.ttft_max_seconds)),
             _yes_no(result.recovered),
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    remarks = [r for r in results if r.verdict in ("fail", "inconclusive") or r.outcome == "failed_loudly"]
+    remarks = [
+        r for r in results if r.verdict != "not-applicable" and (_mark(r, usual) or r.outcome == "failed_loudly")
+    ]
     if remarks:
         lines += [
             "",
@@ -116,8 +124,11 @@ def brought_up_to_date(page: str, table: str) -> str:
     return before + table + after
 
 
-def _mark(result: FaultResult) -> str:
-    return {"fail": " (**not**)", "inconclusive": " (inconclusive)"}.get(result.verdict, "")
+def _mark(result: FaultResult, usual: Mapping[str, tuple[FaultOutcome, ...]]) -> str:
+    if result.verdict == "inconclusive":
+        return " (inconclusive)"
+    known = result.outcome is None or result.outcome in usual.get(result.fault, result.expected)
+    return "" if known and result.verdict != "fail" else " (**not**)"
 
 
 def _answered(result: FaultResult) -> str:

@@ -127,7 +127,7 @@ def test_every_fault_has_a_name_of_its_own_and_an_acceptable_outcome() -> None:
 
 def test_the_table_replaces_only_what_is_between_its_marks() -> None:
     result = verdict(DOWN, run(part("restored", 160), part("fault", 0), part("recovered", 160)))
-    table = markdown([result], summaries={DOWN.name: DOWN.summary})
+    table = markdown([result], summaries={DOWN.name: DOWN.summary}, usual={DOWN.name: DOWN.expected})
     assert "| fs | `object_store_down` | connections to the object store are refused | degraded | 4/4 |" in table
     page = f"# Page\n\n{BEGIN}\nold\n{END}\n\nafter\n"
     once = brought_up_to_date(page, table)
@@ -135,3 +135,12 @@ def test_the_table_replaces_only_what_is_between_its_marks() -> None:
     assert once.endswith("\nafter\n")
     assert "old" not in once
     assert brought_up_to_date(once, table) == once
+
+
+def test_an_outcome_that_was_expected_by_command_is_marked_all_the_same() -> None:
+    known = dataclasses.replace(DOWN, expected=("hung",))
+    result = verdict(known, run(part("restored", 160)), hung="the requests did not come to an end within 60 s")
+    assert result.verdict == "pass"
+    table = markdown([result], summaries={}, usual={DOWN.name: DOWN.expected})
+    assert "| hung (**not**) |" in table
+    assert "- fs, `object_store_down`: the requests did not come to an end within 60 s" in table
