@@ -7,9 +7,11 @@ that was asked for is imported, so that ``kvoffload lint --help`` does not pay f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_kvoffload.errors import ExitCode, KVOffloadError, did_you_mean
 
@@ -77,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     module.build_parser(parser)
     args = parser.parse_args(words[1:])
     try:
-        return int(module.run(args))
+        with _ended_as_by_ctrl_c():
+            return int(module.run(args))
     except KVOffloadError as error:
         from pytest_kvoffload.output.wrap import fit_stream
 
@@ -90,6 +93,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone (kvoffload ... | head): nothing to report to.
         sys.stderr.close()
         return ExitCode.OK
+
+
+@contextlib.contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """SIGTERM, which is how a job is cancelled, ends a command as Ctrl-C does: servers stopped, evidence written."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread: whoever called us there has signals of its own
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":
