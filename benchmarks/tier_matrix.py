@@ -2,7 +2,7 @@
 
 Each row boots a real vLLM with one connector, drives the ``restore`` workload, and is held against a control of the
 same version in the same run. Rows take about a minute each; what is done already is read from ``--results`` and not
-repeated, so that the table can be made in several sittings.
+repeated, so that the table can be made in several sittings. Rows of the page that this one has not run stay in it.
 
     python benchmarks/tier_matrix.py --list
     python benchmarks/tier_matrix.py --versions 0.32.0 --rows native "tiering fs"
@@ -298,6 +298,20 @@ def as_markdown(results: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
     return "\n".join(lines)
 
 
+def from_markdown(text: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Read a table that :func:`as_markdown` made; rows that are no rows any more are left out."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    names = {row.name for row in ROWS}
+    version = ""
+    for line in text.splitlines():
+        if line.startswith("## vLLM "):
+            version = line.removeprefix("## vLLM ").strip()
+        name, *cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if version and name in names:
+            found.setdefault(version, {})[name] = dict(zip(COLUMNS, cells, strict=False))
+    return found
+
+
 def main() -> int:
     """Run the rows asked for; 1 when a row did not do what it should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -333,7 +347,8 @@ def main() -> int:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     if args.write:
-        args.write.write_text(as_markdown(results))
+        page = from_markdown(args.write.read_text()) if args.write.exists() else {}
+        args.write.write_text(as_markdown({v: page.get(v, {}) | results.get(v, {}) for v in {*page, *results}}))
     else:
         say(as_markdown(results))
     bad = [(v, name) for v, rows in results.items() for name, cells in rows.items() if not _good(cells)]
