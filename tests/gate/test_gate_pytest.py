@@ -236,6 +236,61 @@ def test_a_measurement_that_failed_is_no_pass(suite: Suite) -> None:
     assert "FAIL          native (turns=2): measured: asked for by test_suite.py::test_more_sessions, and no" in section
 
 
+FLAKY = """
+import pytest
+from pathlib import Path
+
+def fails_first():
+    attempts = Path(__file__).with_name("attempts.txt")
+    attempts.write_text((attempts.read_text() if attempts.exists() else "") + "x")
+    assert attempts.read_text() != "x", "it fails the first time"
+
+@pytest.mark.kvoffload("native")
+def test_native(request):
+    {before}
+    assert request.getfixturevalue("kvoffload_measurement").complete
+    {after}
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_test_that_passes_on_its_rerun_is_counted_once(suite: Suite, place: str, workers: tuple[str, ...]) -> None:
+    """Whether it failed before it measured or after."""
+    suite.configure(*ABSOLUTE)
+    suite.tests(FLAKY.format(**{"before": "pass", "after": "pass", place: "fails_first()"}))
+    result, section = suite.gate("--reruns", "1", *workers)
+    result.stdout.fnmatch_lines(["*1 passed, 1 rerun*"])
+    assert result.ret == 0, section
+    assert re.search(r"^PASS +native: external\.hit_rate >= 0\.5: ", section, re.M)
+    assert section.count("native: external.hit_rate") == 1
+    assert "complete:" not in section
+    assert suite.verdict()["verdict"]["requests_per_arm"] == 30  # one measurement, not two
+
+
+def test_a_test_that_fails_on_its_rerun_too_leaves_its_measurement_judged_and_the_run_red(suite: Suite) -> None:
+    suite.configure("external.hit_rate >= 1.0")
+    suite.tests(FLAKY.format(before="pass", after='assert False, "always"'))
+    result, section = suite.gate("--reruns", "2")
+    result.stdout.fnmatch_lines(["*1 failed, 2 rerun*"])
+    assert result.ret == 1
+    assert section.count("FAIL          native: external.hit_rate >= 1.0") == 1
+
+
+def test_a_measurement_that_fails_on_every_rerun_is_no_pass(suite: Suite) -> None:
+    suite.configure(*ABSOLUTE)
+    suite.tests(
+        SUITE.partition('@pytest.mark.kvoffload("native", w')[0].replace(
+            '"native")', '"native", workload={"turns": 2})'
+        )
+    )
+    result, section = suite.gate("--reruns", "1")
+    assert result.ret == 1
+    assert (
+        section.count("FAIL          native (turns=2): measured: asked for by test_suite.py::test_native, and no") == 1
+    )
+
+
 def test_nothing_measured_is_no_pass(suite: Suite) -> None:
     suite.tests("def test_other(): pass\n")
     result, section = suite.gate()
