@@ -11,6 +11,7 @@ from pytest_kvoffload.engine.connectors import LaunchContext, LaunchParts, conne
 from pytest_kvoffload.engine.connectors.flags import flag_value
 from pytest_kvoffload.engine.cores import bind_list, data_parallel_size
 from pytest_kvoffload.engine.event_sources import booted_sources, event_args
+from pytest_kvoffload.engine.installs import KEEP_BYTECODE
 from pytest_kvoffload.engine.interpreter import Interpreter, inspect_interpreter
 from pytest_kvoffload.errors import ConfigError, EngineError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVEventSource, ModelConfig
@@ -114,6 +115,7 @@ def make_plan(
             user_env,
             parts,
             cpu_platform=cpu_platform,
+            managed=engine.kind == "cpu",
             generated=generated,
             cores=bind_list(words),
         ),
@@ -141,9 +143,17 @@ def _dry(connector: ConnectorConfig, engine: EngineConfig) -> LaunchParts:
 
 
 def _environment(
-    user: Mapping[str, str], parts: LaunchParts, *, cpu_platform: bool, generated: bool, cores: str | None
+    user: Mapping[str, str],
+    parts: LaunchParts,
+    *,
+    cpu_platform: bool,
+    managed: bool,
+    generated: bool,
+    cores: str | None,
 ) -> dict[str, str]:
     env = {"VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1", "PYTHONUNBUFFERED": "1"}
+    if managed:
+        env.update((name, value) for name, value in KEEP_BYTECODE.items() if os.environ.get(name))
     if generated:
         env["HF_HUB_OFFLINE"] = "1"
     if cpu_platform:

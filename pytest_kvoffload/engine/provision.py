@@ -8,6 +8,7 @@ calls from building the same engine.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pytest_kvoffload.catalog.engines import Breakage, EngineCatalog, load_engin
 from pytest_kvoffload.engine import selfcheck
 from pytest_kvoffload.engine.installs import (
     COMPLETE,
+    KEEP_BYTECODE,
     EngineInstall,
     engine_name,
     engines_dir,
@@ -102,7 +104,14 @@ def check_engine(python: Path, names: Iterable[str]) -> tuple[list[Check], dict[
     """
     command = [str(python), str(Path(selfcheck.__file__)), *names]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            env={**os.environ, **KEEP_BYTECODE},
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_TIMEOUT_SECONDS,
+            check=False,
+        )
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except OSError as error:
         raise ProvisionError(f"the engine's interpreter {python} cannot be run: {error}") from error

