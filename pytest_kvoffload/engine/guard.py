@@ -296,7 +296,8 @@ class Guard:
             time.sleep(0.05)
 
     def _kill_descendants(self, *, trackers_too: bool) -> None:
-        deadline = time.monotonic() + 2.0
+        # A killed process maps its memory until it has had its turn, which takes seconds on a busy machine.
+        deadline = time.monotonic() + 10.0
         while (left := self._left(trackers_too=trackers_too)) and time.monotonic() < deadline:
             for pid in left:
                 _kill(pid, signal.SIGKILL)

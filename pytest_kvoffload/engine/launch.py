@@ -254,7 +254,7 @@ class _Launch:
     def abandon(self) -> None:
         """End whatever was started; used when the boot failed or was interrupted."""
         if self.supervision is not None:
-            self.supervision.end(grace_seconds=5.0, wait=self._reap)
+            self.supervision.end(wait=self._reap)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _reap(self) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STOP_GRACE_SECONDS = 15.0
 """How long a server may take to go after SIGTERM."""
+GUARD_SECONDS = 30.0
+"""What the guard gets on top, to kill what is left and to remove its shared memory; killed earlier it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class Supervision:
         pid = status.get("server_pid")
         return not isinstance(pid, int) or Process.of(pid).alive()
 
-    def end(self, *, grace_seconds: float = STOP_GRACE_SECONDS, wait: Callable[[], object] | None = None) -> None:
+    def end(self, *, wait: Callable[[], object] | None = None) -> None:
         """Ask the guard to end the server and wait until both are gone; kill both when that takes too long.
 
         ``wait`` reaps the guard where it is a child of this process.
@@ -74,7 +76,7 @@ class Supervision:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.guard.alive():
                 os.kill(self.guard_pid, signal.SIGTERM)
-        deadline = time.monotonic() + grace_seconds + 10.0
+        deadline = time.monotonic() + STOP_GRACE_SECONDS + GUARD_SECONDS
         while self.guard.alive() and time.monotonic() < deadline:
             time.sleep(0.05)
         if self.guard.alive():

@@ -148,6 +148,16 @@ def test_shared_memory_of_a_killed_servers_children_is_removed(fake_boot: FakeBo
     assert not region.exists()
 
 
+def test_a_boot_that_is_given_up_leaves_the_guard_time_to_clean_up(fake_boot: FakeBoot, tmp_path: Path) -> None:
+    # It lets the whole grace pass, as a server does that is still importing on a busy machine.
+    with pytest.raises(ReadinessTimeoutError):
+        fake_boot("stuck", engine={"boot_timeout_seconds": 3.0})
+    region = Path("/dev/shm") / (tmp_path / "state").read_text()
+    left = region.exists()
+    region.unlink(missing_ok=True)
+    assert not left
+
+
 def test_a_stubborn_server_and_its_detached_child_are_killed(
     fake_boot: FakeBoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,9 @@
 ``FAKE_VLLM`` is a word: ``serve`` (default), ``never-ready``, ``unhealthy``, ``refuse`` (dies as vLLM does when the
 engine core fails), ``silent-death`` (exit code 3 without a word), ``port-taken`` (once, remembered in
 ``FAKE_VLLM_STATE``), ``stubborn`` (ignores SIGTERM), ``child`` (starts a detached child that ignores SIGTERM),
-``shared-memory`` (a child holds some), ``talkative`` and ``talkative-refuse`` (print arguments and environment, as vLLM
-does with its own, and serve or die), ``other-config`` (the effective configuration differs from what was asked).
+``shared-memory`` (a child holds some), ``stuck`` (never ready, holds shared memory and ignores SIGTERM), ``talkative``
+and ``talkative-refuse`` (print arguments and environment, as vLLM does with its own, and serve or die),
+``other-config`` (the effective configuration differs from what was asked).
 ``FAKE_VLLM_SAYS`` is printed first, whatever the fault.
 """
 
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,12 @@ def main() -> None:
         sys.exit(3)
     if fault == "never-ready":
         print("INFO 11-29 17:00:01 [loader.py:1] Loading weights for ever", flush=True)
+        time.sleep(600)
+    if fault == "stuck":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        region = SharedMemory(create=True, size=4096)
+        resource_tracker.unregister(f"/{region.name}", "shared_memory")  # nobody but the guard removes it
+        Path(os.environ["FAKE_VLLM_STATE"]).write_text(region.name)
         time.sleep(600)
     if fault == "port-taken":
         state = Path(os.environ["FAKE_VLLM_STATE"])
