@@ -17,6 +17,7 @@ from pytest_kvoffload.errors import ConfigError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig, TierClear
 
 PORTS = {"lmcache": 5001, "lmcache-http": 5002, "lmcache-api": 5003, "lmcache-lm": 5004, "lmcache-redis": 5005}
+PORTS |= {"lmcache-2": 6001, "lmcache-http-2": 6002, "lmcache-api-2": 6003}
 
 
 def parts(
@@ -370,3 +371,58 @@ def test_inside_a_multi_connector_it_is_our_copy_too() -> None:
     assert not made.salted
     assert [clear.action for clear in made.clears] == ["delete"]
     assert made.packages == ("lmcache",)
+
+
+# ------------------------------------------------------------------------------------------- what an older run left
+@pytest.mark.parametrize("flag", ["--data-parallel-size", "-dp", "--tensor-parallel-size"])
+def test_the_memory_of_several_ranks_is_not_cleared_through_the_first(flag: str) -> None:
+    made = inside(args=(flag, "2"))
+    assert made.clears == (TierClear(action="new_server", target="the memory of several ranks"),)
+    assert "LMCACHE_INTERNAL_API_SERVER_ENABLED" not in made.env
+    assert inside(args=(flag, "1")).clears[0].action == "delete"
+
+
+@pytest.mark.parametrize(
+    "variable", ["LMCACHE_REMOTE_URL", "LMCACHE_LOCAL_DISK", "LMCACHE_CONFIG_FILE", "LMCACHE_GDS_PATH"]
+)
+@pytest.mark.parametrize("origin", ["engine", "shell"])
+def test_a_store_that_the_environment_names_keeps_a_phase_from_being_cold(
+    variable: str, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if origin == "shell":
+        monkeypatch.setenv(variable, "/store")
+    made = inside(env={variable: "/store"} if origin == "engine" else {})
+    assert made.clears == (), "LMCache's own clear does not reach that store"
+    assert any(variable in note and "cannot be emptied" in note for note in made.notes)
+    assert not made.salted
+
+
+def test_other_variables_of_lmcache_change_nothing_of_that() -> None:
+    assert inside(env={"LMCACHE_LOG_LEVEL": "DEBUG", "LMCACHE_REMOTE_URL": ""}).clears[0].action == "delete"
+
+
+# ------------------------------------------------------------------------------------------------ several in one server
+def test_two_lmcache_servers_of_one_vllm_have_ports_and_directories_of_their_own() -> None:
+    child = {"kind": "lmcache_mp", "l1_size_gb": 0.5, "l2": [{"type": "fs"}]}
+    made = parts("multi", {"connectors": [child, child]})
+    first, second = made.helpers
+    assert (first.ready_port, second.ready_port) == (5001, 6001)
+    assert (first.ready_url, second.ready_url) == (
+        "http://127.0.0.1:5002/healthcheck",
+        "http://127.0.0.1:6002/healthcheck",
+    )
+    assert "/boot/lmcache-l2-0" in " ".join(first.command)
+    assert "/boot/2/lmcache-l2-0" in " ".join(second.command)
+    children = extra(made)["connectors"]
+    assert [one["kv_connector_extra_config"]["lmcache.mp.port"] for one in children] == [5001, 6001]
+    assert [clear.target for clear in made.clears] == [
+        "http://127.0.0.1:5002/cache/clear",
+        "http://127.0.0.1:6002/cache/clear",
+    ]
+
+
+def test_children_that_want_different_things_of_one_environment_are_refused() -> None:
+    children = [{"kind": "lmcache_inprocess", "max_local_cpu_size": size} for size in (1, 2)]
+    with pytest.raises(ConfigError, match=r"LMCACHE_MAX_LOCAL_CPU_SIZE.*one environment") as caught:
+        parts("multi", {"connectors": children})
+    assert caught.value.section == "connectors.arm.connectors[1]"

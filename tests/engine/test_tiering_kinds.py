@@ -369,3 +369,48 @@ def test_a_file_may_name_the_children_and_their_surroundings_come_along() -> Non
             {"connectors": {"disk": {"kind": "example"}, "both": {"kind": "multi", "connectors": ["dsk", "disk"]}}},
             source=None,
         )
+
+
+def test_children_with_different_keys_of_a_store_are_refused_and_no_key_is_shown() -> None:
+    def child(key: str) -> dict[str, Any]:
+        store = {"bucket": "b", "endpoint_override": "h:1", "access_key": f"id-{key}", "secret_key": f"secret-{key}"}
+        return {"kind": "tiering", "size_gib": 1, "secondary_tiers": [{"type": "obj", "store_config": store}]}
+
+    with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY") as caught:
+        parts("multi", connectors=[child("one"), child("two")])
+    assert "id-" not in str(caught.value)
+    assert "secret-" not in str(caught.value)
+    same = parts("multi", connectors=[child("one"), child("one")])
+    assert same.env["AWS_ACCESS_KEY_ID"] == "id-one"
+
+
+@pytest.mark.parametrize("where", ["/", str(Path.home()), ".", ".."])
+def test_example_never_empties_a_home_or_what_lies_around_it(where: str) -> None:
+    with pytest.raises(ConfigError, match="a directory that holds nothing else"):
+        parts("example", shared_storage_path=where, clear=True)
+    assert parts("example", shared_storage_path=where).clears == ()
+
+
+@pytest.mark.parametrize(
+    "words", [("--kv-transfer-config", "{}"), ("--kv-transfer-config={}",), ("--kv-transfer-config.kv_role", "x")]
+)
+@pytest.mark.parametrize("kind", ["native", "raw"])
+def test_a_second_transfer_configuration_in_args_is_refused(words: tuple[str, ...], kind: str) -> None:
+    options = (
+        {"size_gib": 1} if kind == "native" else {"kv_transfer_config": {"kv_connector": "X", "kv_role": "kv_both"}}
+    )
+    with pytest.raises(ConfigError, match="no --kv-transfer-config in args"):
+        connector_argv(
+            ConnectorConfig(name="arm", kind=kind, options=options, args=words),
+            engine=EngineConfig(kind="cpu"),
+            server_version="0.32.0",
+        )
+    with pytest.raises(ConfigError, match="no --kv-transfer-config in args"):
+        connector_argv(
+            ConnectorConfig(name="arm", kind=kind, options=options),
+            engine=EngineConfig(kind="cpu", args=words),
+            server_version="0.32.0",
+        )
+    # Without one of its own a connector leaves it to the arguments.
+    free = ConnectorConfig(name="arm", kind="raw", args=words)
+    assert connector_argv(free, engine=EngineConfig(kind="cpu"), server_version="0.32.0").args == words

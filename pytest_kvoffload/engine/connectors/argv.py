@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,10 @@ from pytest_kvoffload.engine.connectors.flags import flag_number
 from pytest_kvoffload.engine.connectors.interface import LaunchContext, LaunchParts
 from pytest_kvoffload.engine.connectors.registry import find_kind
 from pytest_kvoffload.engine.options import OptionReader
+from pytest_kvoffload.errors import ConfigError
 from pytest_kvoffload.records import ConnectorConfig, EngineConfig
+
+_TRANSFER_FLAG = re.compile(r"--kv-transfer-config(?:[=.]|\Z)")
 
 
 def connector_argv(
@@ -59,6 +63,13 @@ def connector_argv(
     kind = find_kind(connector)
     parts = kind.build(OptionReader(f"connectors.{connector.name}", connector.options), context)
     config = None if parts.kv_transfer_config is None else dict(parts.kv_transfer_config)
+    if config is not None and any(_TRANSFER_FLAG.match(word) for word in words):
+        raise ConfigError(
+            section=f"connectors.{connector.name}",
+            key="args",
+            expected="no --kv-transfer-config in args of the connector or the engine: this connector writes its own, "
+            "and vLLM would take one of the two without a word (kind = 'raw' passes one through)",
+        )
     notes = list(parts.notes)
     # What the user sets, for the engine or the connector, wins over what the kind would set.
     env = {**parts.env, **{name: engine.env[name] for name in parts.env if name in engine.env}, **connector.env}

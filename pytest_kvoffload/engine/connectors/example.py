@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.flags import flag_number
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts, TierClear
@@ -16,6 +18,8 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
     given, clear = options.text("shared_storage_path"), options.boolean("clear")
     if clear is False and given is None:
         raise options.fail("clear", "shared_storage_path beside it: a directory of this boot alone is always cleared")
+    if given is not None and clear:
+        _refuse_around_home(options, given)
     path = given or str(context.scratch / "example")
     # Keys are hashes of the prompt's tokens and nothing else (example_connector.py, 0.26.0 to 0.33.0): no cache salt
     # keeps an older run's files from being hits, so the directory itself must be emptied, and it must be ours to empty.
@@ -33,6 +37,17 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
         salted=False,
         notes=notes,
     )
+
+
+def _refuse_around_home(options: OptionReader, given: str) -> None:
+    """Refuse to empty a directory that the user's home or the working directory is, or lies in."""
+    directory = Path(given).resolve()
+    if any(place.resolve().is_relative_to(directory) for place in (Path.home(), Path.cwd())):
+        raise options.fail(
+            "shared_storage_path",
+            "a directory that holds nothing else beside clear = true: all that is in it is removed",
+            got=given,
+        )
 
 
 def _batched_tokens(options: OptionReader, context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -29,6 +29,21 @@ METRICS_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Without it vLLM's /metrics shows none of LMCache's series; it must be set before vLLM starts."""
 DEFAULT_HASH_SEED = "0"
 
+_DATA_PARALLEL = ("--data-parallel-size", "-dp")
+_STORE_VARIABLES = (
+    "LMCACHE_CONFIG_FILE",
+    "LMCACHE_REMOTE_CONFIG_URL",
+    "LMCACHE_REMOTE_URL",
+    "LMCACHE_LOCAL_DISK",
+    "LMCACHE_GDS_PATH",
+    "LMCACHE_MARU_PATH",
+    "LMCACHE_STORAGE_PLUGINS",
+    "LMCACHE_REMOTE_STORAGE_PLUGINS",
+    "LMCACHE_EXTRA_CONFIG",
+    "LMCACHE_ENABLE_P2P",
+    "LMCACHE_ENABLE_PD",
+)
+"""Variables that name a store, or what may name one: in the user's environment they reach the server too."""
 _REMOTES = ("lm", "redis")
 _DATABASES = ("redis", "rediss", "unix")
 
@@ -64,16 +79,18 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
     if extra := options.mapping("extra_config"):
         config["kv_connector_extra_config"] = extra
     chunk = settings.get("chunk_size")
+    named = [name for name in _STORE_VARIABLES if context.env.get(name)]
     return LaunchParts(
         env=env,
         kv_transfer_config=config,
         helpers=remote.helpers if remote else (),
-        clears=_clears(options, context, settings, remote),
+        clears=() if named else _clears(options, context, settings, remote),
         # Its keys are hashes of the tokens alone: a request's cache salt is not in them.
         salted=False,
         chunk_tokens=chunk if isinstance(chunk, int) else None,
         fresh_dirs={METRICS_DIR_VARIABLE: "prometheus"},
         packages=("lmcache",),
+        notes=tuple(f"{name} is set in the environment: what it names cannot be emptied by us" for name in named),
     )
 
 
@@ -182,7 +199,7 @@ def _clear_endpoint(context: LaunchContext) -> dict[str, Any]:
 
 def _ranks(context: LaunchContext) -> int:
     found = 1
-    for flags in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp")):
+    for flags in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), _DATA_PARALLEL):
         found *= next((n for flag in flags if (n := flag_number(context.words, flag)) is not None), 1)
     return found
 

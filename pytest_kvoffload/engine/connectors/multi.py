@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
             "connectors", "a list of at least two: names of connectors of this file, or tables with a kind", got=listed
         )
     children: list[LaunchParts] = []
+    kinds: list[str] = []
     for index, child in enumerate(listed):
         section = f"{options.section}.connectors[{index}]"
         if isinstance(child, str):
@@ -33,15 +35,38 @@ def _build(options: OptionReader, context: LaunchContext) -> LaunchParts:
         reader = OptionReader(section, {key: value for key, value in child.items() if key != "kind"})
         if kind.name == "multi":
             raise reader.fail("kind", "any kind but multi: a MultiConnector does not nest", got="multi")
-        made = kind.build(reader, context)
+        kinds.append(kind.name)
+        made = kind.build(reader, _place_of(context, kinds.count(kind.name)))
         if "--kv-offloading-size" in made.args:
             raise reader.fail("via", "'config': the flag replaces the whole MultiConnector", got="flag")
         if made.kv_transfer_config is None or "kv_connector" not in made.kv_transfer_config:
             raise reader.fail("kind", "a connector with a --kv-transfer-config of its own", got=child["kind"])
         if "engine_id" in made.kv_transfer_config:
             raise reader.fail("engine_id", "no engine_id in a child: vLLM gives it the parent's")
+        _refuse_other_values(reader, made, children)
         children.append(made)
     return _joined(children)
+
+
+def _place_of(context: LaunchContext, number: int) -> LaunchContext:
+    """Give the second child of a kind, and those after it, ports and a directory of its own."""
+    if number == 1:
+        return context
+    return dataclasses.replace(
+        context, port=lambda name: context.port(f"{name}-{number}"), scratch=context.scratch / str(number)
+    )
+
+
+def _refuse_other_values(reader: OptionReader, made: LaunchParts, before: list[LaunchParts]) -> None:
+    """Refuse what one child alone would get: all of them are configured by the server's one environment."""
+    set_already = {name: value for child in before for name, value in child.env.items()}
+    differing = sorted(name for name, value in made.env.items() if set_already.get(name, value) != value)
+    if differing:
+        raise reader.fail(
+            None,
+            f"the same {', '.join(differing)} as a connector before it: they are variables of the server, and all "
+            "connectors of a MultiConnector live in one environment",
+        )
 
 
 def _joined(children: list[LaunchParts]) -> LaunchParts:
