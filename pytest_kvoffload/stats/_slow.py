@@ -8,7 +8,7 @@ with precision. So the bulk's slow movement is measured, and its variance is add
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,9 +18,14 @@ _STRETCHES = (3, 4, 5, 6, 8, 12, 16)
 """Numbers of equal stretches that the run is cut into: boots and slow drift show in few, quick drift in many. Two
 halves are not among them: one degree of freedom takes more power than it adds truth (measured)."""
 _SMALLEST_STRETCH = 20
+_TRIM = 0.2
+"""Share cut off each end of a stretch before its mean is taken: far more than the tail, which must not count."""
 _ASSUMED_BOOT_SD = 0.03
 """Standard deviation of the log effect of a boot that is assumed when an arm has one boot only: 3 %, in the middle of
 what alternating boots of one configuration show. Several boots per arm replace the assumption by a measurement."""
+_LEAST_SD = 0.01
+"""Standard deviation that drift and boots add at least: two or three boots, or one boot without labels, look alike by
+chance often enough that a measured zero is no proof of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +45,19 @@ def slow_noise(
 ) -> SlowNoise:
     """Return the slow variance of the mean of ``series`` (log ratios of pairs, or one arm's logs, in request order).
 
-    For each way of cutting the run into stretches: the variance between the stretches' medians, less what the
-    scatter inside them explains (median of normal scatter: pi/2 * s**2 / n, s from the interquartile range), over the
-    number of stretches: the method of batch means (Conway 1963; Law and Kelton, "Simulation Modeling and Analysis",
-    section 9.5). The largest over all cuts is kept, since an uneven cut can only miss variance.
+    For each way of cutting the run into stretches: the variance between the stretches' trimmed means, less what the
+    scatter inside them explains (the variance of a trimmed mean from the winsorized sample: Tukey and McLaughlin 1963,
+    Sankhya A 25), over the number of stretches: the method of batch means (Conway 1963; Law and Kelton, "Simulation
+    Modeling and Analysis", section 9.5). The largest over all cuts is kept, since an uneven cut can only miss variance.
 
     Args:
         series: one value per request, in request order.
         groups: labels per request, such as blocks or boots; each is one more way of cutting.
     """
-    found = SlowNoise()
     n = len(series)
+    # Where no cut shows anything, the finest one tells how well that is known.
+    finest = max((count for count in _STRETCHES if n // count >= _SMALLEST_STRETCH), default=2)
+    found = SlowNoise(degrees=finest - 1)
     for count in _STRETCHES:
         size = n // count
         if size < _SMALLEST_STRETCH:
@@ -71,6 +78,11 @@ def assumed_boot(arms: int) -> SlowNoise:
     return SlowNoise(variance=arms * _ASSUMED_BOOT_SD**2, degrees=float("inf"), assumed=True)
 
 
+def at_least(noise: SlowNoise) -> SlowNoise:
+    """Return the noise, raised to the least that is believed; it keeps the few degrees of freedom it was found with."""
+    return replace(noise, variance=max(noise.variance, _LEAST_SD**2))
+
+
 def add(first: SlowNoise, second: SlowNoise) -> SlowNoise:
     """Add two independent noises; degrees of freedom after Satterthwaite (1946)."""
     variance = first.variance + second.variance
@@ -80,28 +92,32 @@ def add(first: SlowNoise, second: SlowNoise) -> SlowNoise:
 
 
 def _larger(found: SlowNoise, stretches: FloatArray) -> SlowNoise:
-    count, size = stretches.shape
-    degrees = count - 1
-    medians = (stretches[:, (size - 1) // 2] + stretches[:, size // 2]) / 2
-    scatter = (stretches[:, (3 * size) // 4] - stretches[:, size // 4]) / 1.349
-    inside = float((scatter**2).mean()) * np.pi / 2 / size
-    variance = float(medians.var(ddof=1) - inside) / count
-    return SlowNoise(variance=variance, degrees=degrees) if variance > found.variance else found
+    count = len(stretches)
+    centres, insides = _centres(stretches)
+    variance = float(centres.var(ddof=1) - insides.mean()) / count
+    return SlowNoise(variance=variance, degrees=count - 1) if variance > found.variance else found
 
 
 def _larger_of_groups(found: SlowNoise, series: FloatArray, labels: Sequence[Hashable]) -> SlowNoise:
-    # Blocks of a few requests have no median worth the name: runs of neighbouring blocks stand in for them, which is
+    # Blocks of a few requests have no middle worth the name: runs of neighbouring blocks stand in for them, which is
     # what the equal stretches above already are.
     order: dict[Hashable, list[int]] = {}
     for position, label in enumerate(labels):
         order.setdefault(label, []).append(position)
-    parts = [np.sort(series[rows]) for rows in order.values()]
-    if len(parts) < 2 or min(map(len, parts)) < _SMALLEST_STRETCH:
+    if len(order) < 2 or min(map(len, order.values())) < _SMALLEST_STRETCH:
         return found
-    medians = np.array([np.median(part) for part in parts])
-    inside = np.mean([((part[(3 * len(part)) // 4] - part[len(part) // 4]) / 1.349) ** 2 / len(part) for part in parts])
-    weights = np.array([len(part) for part in parts]) / len(series)
+    parts = [_centres(np.sort(series[rows])[np.newaxis]) for rows in order.values()]
+    centres, insides = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    weights = np.array([len(rows) for rows in order.values()]) / len(series)
     # Unequal groups: the mean over requests weights each group's effect by its share.
-    degrees = len(parts) - 1
-    variance = float(medians.var(ddof=1) - inside * np.pi / 2) * float((weights**2).sum())
-    return SlowNoise(variance=variance, degrees=degrees) if variance > found.variance else found
+    variance = float(centres.var(ddof=1) - insides.mean()) * float((weights**2).sum())
+    return SlowNoise(variance=variance, degrees=len(parts) - 1) if variance > found.variance else found
+
+
+def _centres(ordered: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the trimmed mean of each sorted row and the variance that the scatter inside the row gives it."""
+    size = ordered.shape[1]
+    cut = int(_TRIM * size)
+    kept = ordered[:, cut : size - cut]
+    winsorized = np.clip(ordered, kept[:, :1], kept[:, -1:])
+    return kept.mean(axis=1), winsorized.var(axis=1, ddof=1) / ((1.0 - 2.0 * cut / size) ** 2 * size)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from pytest_kvoffload.stats.quantiles import smallest_n
 
 TailDecision: TypeAlias = Literal["worse", "not_worse", "inconclusive"]
 
@@ -23,7 +24,7 @@ class TailResult:
     ratio_low: float
     """Lower bound of the two-sided interval; 0.0 when n cannot carry one."""
     ratio_high: float
-    """Upper bound of the two-sided interval; infinite when n cannot carry one."""
+    """Upper bound of the two-sided interval; infinite when n, or so few slow requests, cannot carry one."""
     n: int
     """Requests per arm (the smaller arm when unpaired)."""
     quantile: float
@@ -59,7 +60,7 @@ def explained(result: TailResult, *, assumed_boot: bool) -> TailResult:
         text = f"{seen}: slower by more than the margin (p = {result.p_value:.2g} <= {result.alpha:g})"
     elif result.decision == "not_worse":
         text = f"{seen}: the upper bound lies below the margin"
-    elif math.isinf(result.ratio_high):
+    elif result.n < smallest_n(result.quantile):
         text = f"{seen}: {result.n} requests per arm cannot carry a {name}; at least {result.needed_n} are needed"
     else:
         text = f"{seen}: neither worse (p = {result.p_value:.2g} > {result.alpha:g}) nor below the margin"

@@ -8,9 +8,9 @@ The question is asked of a quantile (p99) of two samples, with an answer of thre
    many, that mode is the tail set. Either choice looks at both arms alike.
 2. *Variance.* From request to request by the influence function, on differences of pairs when the same requests were
    replayed; raised where slow requests come in bursts; plus what drift, blocks and boots add
-   (:mod:`~pytest_kvoffload.stats._slow`). No distribution is assumed of the latencies; Student's t with as many degrees
-   of freedom as the tail set has independent values less one, mixed by Satterthwaite, stands for the few values of a
-   small tail set.
+   (:mod:`~pytest_kvoffload.stats._slow`), 1 % at least. No distribution is assumed of the latencies; Student's t with
+   as many degrees of freedom as there are independent pairs with a value in the tail set (requests when unpaired) less
+   two, mixed by Satterthwaite, stands for the few values of a small tail set.
 3. *Nested tail sets.* Nobody knows where a change begins, so the slowest 2 %, 3 %, 4 % and 7 % (for p99) are all
    tested. The 2 %, right at the quantile, must at least lean towards "worse" before a larger set counts, so that a
    change below the quantile does not pass for a change of it; they may decide alone as well. The 7 % may decide only
@@ -42,7 +42,7 @@ Labels: TypeAlias = Sequence[Hashable]
 
 _WIDTHS = (2.0, 3.0, 4.0, 7.0)
 """Widths of the tail sets, in multiples of what lies beyond the quantile; the third is the main one."""
-_WEIGHTS = (0.10, 0.45, 0.80, 0.40)
+_WEIGHTS = (0.09, 0.40, 0.72, 0.36)
 """Weights of their p-values: p / weight is compared with alpha."""
 _MODE_WEIGHTS = (0.10, 0.90)
 """The same where the tail is a mode apart: the slowest by rank, and the mode."""
@@ -50,6 +50,8 @@ _LEAN = 50.0
 """The others count at level a only where the narrow set has p <= 50 a: at 1 %, where its ratio is past the margin."""
 _NEAR = 5.0
 """The widest set counts at level a only where the main one has p <= 5 a."""
+_ROUNDING = 1e-12
+"""What the logarithm of a ratio may be off by."""
 _WIDEST = 0.045
 """How far the main set reaches from the quantile at most, as a share of the requests: p50 is asked about the middle."""
 
@@ -119,10 +121,12 @@ def tail_regression(
         floors = (0.0, lean, lean, max(lean, near))
         weighted = [max(p, floor) / weight for p, floor, weight in zip(p_sets, floors, _WEIGHTS, strict=True)]
     smallest = min(weighted)
-    p_value = min(1.0, smallest)
+    strongest = sets[weighted.index(smallest)]
+    # A ratio within the margin is no evidence at all, at whatever alpha.
+    p_value = min(1.0, smallest) if strongest.log_ratio > bound + _ROUNDING else 1.0
     # The ratio that is shown is that of the main set, unless only another one decides.
     narrow, main_p = sets[0], weighted[sets.index(main)]
-    shown = sets[weighted.index(smallest)] if smallest <= alpha < main_p else main
+    shown = strongest if p_value <= alpha and (alpha < main_p or main.log_ratio <= bound + _ROUNDING) else main
     low, high = _interval(shown, slow, confidence, special)
     needed: int | None = None
     fewest = smallest_n(quantile)
@@ -161,6 +165,8 @@ def tail_regression(
 def _positive(np: Any, samples: Iterable[float], name: str) -> FloatArray:
     """Return the latencies as an array; the refusal of a bad one is worded by ``positive_list``."""
     values = np.asarray(samples if hasattr(samples, "__array__") else [*samples], dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError(f"{name} has the shape {values.shape}: one latency a request is needed")
     if values.size == 0 or not bool(np.all(np.isfinite(values) & (values > 0.0))):
         positive_list(values, name)
     return cast("FloatArray", values)
@@ -226,7 +232,7 @@ def _slow(
         single = sum(map(slow.single_boot, boots))
         if single:
             noise = slow.add(noise, slow.assumed_boot(single))
-    return noise
+    return slow.at_least(noise)
 
 
 def _label_pair(
@@ -235,7 +241,7 @@ def _label_pair(
     if labels is None:
         return None
     listed = [*labels]
-    if len(listed) == 2 and all(isinstance(item, Sequence) and not isinstance(item, str) for item in listed):
+    if len(listed) == 2 and all(hasattr(item, "__len__") and not isinstance(item, str | bytes) for item in listed):
         pair = cast("tuple[Labels, Labels]", (listed[0], listed[1]))
     else:
         pair = (listed, listed)
@@ -247,9 +253,15 @@ def _label_pair(
     return pair
 
 
+def _degrees(estimate: Estimate) -> float:
+    """Return the degrees of freedom of the variance from request to request: what it was estimated from, less the two
+    arms' means."""
+    return max(estimate.informative * estimate.units / estimate.tail_n - 2.0, 1.0)
+
+
 def _spread(estimate: Estimate, slow: SlowNoise) -> tuple[float, float]:
     """Return the standard error of an estimate and its degrees of freedom (Satterthwaite 1946)."""
-    inner = max(estimate.units - 1.0, 1.0)
+    inner = _degrees(estimate)
     variance = estimate.variance + slow.variance
     share = estimate.variance**2 / inner + slow.variance**2 / slow.degrees
     return math.sqrt(variance), min(variance**2 / share, 1e9) if share > 0.0 else inner
@@ -257,17 +269,27 @@ def _spread(estimate: Estimate, slow: SlowNoise) -> tuple[float, float]:
 
 def _p(estimate: Estimate, slow: SlowNoise, bound: float, special: Any) -> float:
     error, degrees = _spread(estimate, slow)
-    if not error > 0.0:
-        # No scatter at all: a clock so coarse, or arms so alike, that all pairs of the tail agree. A sign test of as
-        # many units stands in for Student's.
-        return 0.5 ** min(estimate.informative, 1000) if estimate.log_ratio > bound + 1e-12 else 1.0
-    return float(special.stdtr(degrees, (bound - estimate.log_ratio) / error))
+    p = float(special.stdtr(degrees, (bound - estimate.log_ratio) / error))
+    if not estimate.variance > 0.0:
+        # No scatter at all: a clock so coarse, or arms so alike, that all pairs of the tail agree. That is no proof
+        # of precision, so a sign test of as many units bounds the p-value from below.
+        sign = 0.5 ** min(estimate.informative, 1000) if estimate.log_ratio > bound + _ROUNDING else 1.0
+        return max(p, sign)
+    return p
 
 
 def _interval(estimate: Estimate, slow: SlowNoise, confidence: float, special: Any) -> tuple[float, float]:
     error, degrees = _spread(estimate, slow)
-    half = -float(special.stdtrit(degrees, (1.0 - confidence) / 2.0)) * error if error > 0.0 else 0.0
-    return math.exp(estimate.log_ratio - half), math.exp(estimate.log_ratio + half)
+    half = -float(special.stdtrit(degrees, (1.0 - confidence) / 2.0)) * error
+    return math.exp(estimate.log_ratio - half), _exp(estimate.log_ratio + half)
+
+
+def _exp(logarithm: float) -> float:
+    """Return the exponential, infinite beyond what a float holds: a bound that is no bound."""
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        return math.inf
 
 
 def _needed(
@@ -276,7 +298,7 @@ def _needed(
     """Return the n at which the present estimate would decide: the error shrinks with n, slow noise does not."""
     distance = abs(estimate.log_ratio - bound)
     level = alpha * _WEIGHTS[2] if estimate.log_ratio > bound else (1.0 - confidence) / 2.0
-    room = (distance / float(special.stdtrit(max(estimate.units - 1.0, 1.0), level))) ** 2 - slow.variance
+    room = (distance / float(special.stdtrit(_degrees(estimate), level))) ** 2 - slow.variance
     if not room > 0.0:
         return None
     needed = max(math.ceil(n * estimate.variance / room), n + 1)
