@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -173,7 +174,7 @@ class _Launch:
         self.engine_id = engine_id
         self.url = f"http://{plan.host}:{port}"
         self.command = plan.command(port)
-        stem = f"server-{connector.name}-{uuid.uuid4().hex[:6]}"
+        stem = f"server-{re.sub(r'[^A-Za-z0-9._-]+', '-', connector.name)}-{uuid.uuid4().hex[:6]}"
         self.log = (run_dir / f"{stem}.log").absolute()
         # A short path: a Unix socket's name may not exceed about a hundred characters.
         self.scratch = tempfile.mkdtemp(prefix="kvo-")

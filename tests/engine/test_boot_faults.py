@@ -71,6 +71,16 @@ def test_a_good_boot_tells_about_itself_and_leaves_nothing(fake_boot: FakeBoot) 
         server.check()
 
 
+@pytest.mark.parametrize("name", ["LMCache, lm://", "../up", "a b"])
+def test_a_connectors_name_may_be_no_file_name(fake_boot: FakeBoot, tmp_path: Path, name: str) -> None:
+    server = fake_boot(connector=ConnectorConfig(name=name, kind="native", options={"size_gib": 1}))
+    assert server.alive()
+    log = Path(str(server.info.log_path))
+    assert log.is_file()
+    assert log.parent == tmp_path / "run"
+    assert " " not in log.name
+
+
 def test_another_process_can_use_and_stop_it(fake_boot: FakeBoot) -> None:
     server = fake_boot()
     record = json.loads(json.dumps(server.to_record()))
