@@ -414,3 +414,16 @@ def test_a_second_transfer_configuration_in_args_is_refused(words: tuple[str, ..
     # Without one of its own a connector leaves it to the arguments.
     free = ConnectorConfig(name="arm", kind="raw", args=words)
     assert connector_argv(free, engine=EngineConfig(kind="cpu"), server_version="0.32.0").args == words
+
+
+@pytest.mark.parametrize("type_", ["obj", "p2p"])
+def test_raw_tiers_over_nixl_and_its_connector_get_nixl(type_: str) -> None:
+    extra = {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 1, "secondary_tiers": [{"type": type_}]}
+    tiered = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    assert parts("raw", kv_transfer_config=tiered).packages == ("nixl",)
+    both = {"connectors": [tiered, {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}]}
+    multi = {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": both}
+    assert parts("raw", kv_transfer_config=multi).packages == ("lmcache", "nixl")
+    assert parts("raw", kv_transfer_config={"kv_connector": "NixlConnector"}).packages == ("nixl",)
+    extra["secondary_tiers"] = [{"type": "fs", "root_dir": "/x"}]
+    assert parts("raw", kv_transfer_config=tiered).packages == ()

@@ -8,9 +8,10 @@ from typing import Any
 
 from pytest_kvoffload.catalog.connector_options import KIND_OPTIONS
 from pytest_kvoffload.engine.connectors.interface import ConnectorKind, LaunchContext, LaunchParts
+from pytest_kvoffload.engine.connectors.tiers import NIXL_TYPES
 from pytest_kvoffload.engine.options import OptionReader
 
-_NEEDS: Mapping[str, str] = {"LMCache": "lmcache"}
+_NEEDS: Mapping[str, str] = {"LMCache": "lmcache", "Nixl": "nixl"}
 """Word in a connector's name to the extra of the engine catalog that it needs."""
 
 
@@ -41,9 +42,16 @@ def _packages(config: Mapping[str, Any]) -> tuple[str, ...]:
     extra = config.get("kv_connector_extra_config")
     children = extra.get("connectors") if isinstance(extra, Mapping) else None
     found = {package for word, package in _NEEDS.items() if word in str(config.get("kv_connector", ""))}
-    for child in children if isinstance(children, list) else ():
+    tiers = extra.get("secondary_tiers") if isinstance(extra, Mapping) else None
+    if any(isinstance(tier, Mapping) and tier.get("type") in NIXL_TYPES for tier in _listed(tiers)):
+        found.add("nixl")
+    for child in _listed(children):
         found |= set(_packages(child)) if isinstance(child, Mapping) else set()
     return tuple(sorted(found))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 RECOMPUTE = ConnectorKind(

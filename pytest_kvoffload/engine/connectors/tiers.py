@@ -22,7 +22,8 @@ _KEY_VARIABLES = {
     "secret_key": "AWS_SECRET_ACCESS_KEY",
     "session_token": "AWS_SESSION_TOKEN",
 }
-_NIXL_TYPES = ("obj", "p2p")
+NIXL_TYPES = ("obj", "p2p")
+"""Tiers that copy with nixl."""
 NIXL_BUNDLE = Path("/etc/pki/tls/certs/ca-bundle.crt")
 """Where nixl 1.5.1's wheels look for trusted CAs (curl error 77 where it is not); seen with moto's server over TLS."""
 SYSTEM_BUNDLES = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/ssl/ca-bundle.pem"), Path("/etc/ssl/cert.pem"))
@@ -58,7 +59,7 @@ def read_tiers(options: OptionReader, context: LaunchContext) -> Tiers:
         elif entry["type"] == "p2p" and "port" not in entry:
             entry["port"] = context.port(f"p2p-{index}")
             found.notes.append("the p2p tier got a free port of this machine (vLLM's default, 5710, is one for all)")
-        if entry["type"] in _NIXL_TYPES:
+        if entry["type"] in NIXL_TYPES:
             _nixl(found, context)
         found.entries.append(entry)
     return found
