@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, get_args
 
@@ -35,8 +36,8 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
         "--expect",
         action="append",
         default=[],
-        metavar="FAULT=OUTCOME[,OUTCOME]",
-        help="outcomes that are acceptable for a fault, in place of the usual ones (may be repeated)",
+        metavar="[CONNECTOR:]FAULT=OUTCOME[,OUTCOME]",
+        help="outcomes that are acceptable for a fault (of one connector) in place of the usual ones (may be repeated)",
     )
     parser.add_argument(
         "--request-timeout",
@@ -69,16 +70,18 @@ def run(args: argparse.Namespace) -> int:
     from pytest_kvoffload.faults import find_faults
     from pytest_kvoffload.faults.built_in import for_chaos
 
-    faults = _with_expectations(find_faults(tuple(args.fault)), args.expect)
+    faults, wanted = find_faults(tuple(args.fault)), _expectations(args.expect)
     if args.list:
-        return _list(faults)
+        return _list(_with_expectations(faults, wanted, ""))
     if args.merge:
         return _merge(args)
     if not args.request_timeout > 0:
         raise UsageError("--request-timeout: a number of seconds above 0")
     config = for_chaos(load_config(Path(args.config) if args.config else find_config(Path.cwd())))
     out = Path(args.output or f".kvoffload/chaos-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-    results, interrupted = _run_all(args, config, faults, out)
+    for connector, _ in wanted:
+        _known_connector(connector, config)
+    results, interrupted = _run_all(args, config, faults, wanted, out)
     _print(results)
     _write_json(Path(args.json) if args.json else out / "chaos.json", results, interrupted=interrupted)
     _write_markdown(args, results)
@@ -103,7 +106,11 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _run_all(
-    args: argparse.Namespace, config: KVOffloadConfig, faults: tuple[Fault, ...], out: Path
+    args: argparse.Namespace,
+    config: KVOffloadConfig,
+    faults: tuple[Fault, ...],
+    wanted: Mapping[tuple[str, str], tuple[FaultOutcome, ...]],
+    out: Path,
 ) -> tuple[list[FaultResult], bool]:
     """Return the results, and whether it was interrupted."""
     from pytest_kvoffload.boot_checks import before_boot
@@ -129,10 +136,11 @@ def _run_all(
                 for name in _connectors(args, config):
                     arm = Arm(engine=engine, model=config.model, connector=config.connectors[name])
                     chaos = Chaos(session, arm, config.workload, request_timeout_seconds=args.request_timeout)
+                    these = _with_expectations(faults, wanted, name)
                     mine: list[FaultResult] = []
                     try:
                         with chaos:
-                            for result in run_faults(chaos, faults):
+                            for result in run_faults(chaos, these):
                                 progress.clear()
                                 _say(args, result)
                                 mine.append(result)
@@ -140,7 +148,7 @@ def _run_all(
                         # Its stage was not set up or taken down; what others gave is not lost for that.
                         if not results and not mine:
                             raise
-                        mine += _without_stage(arm, faults[len(mine) :], error)
+                        mine += _without_stage(arm, these[len(mine) :], error)
                     finally:
                         left = chaos.left_behind()
                         results += [_with_leftovers(result, left) for result in mine]
@@ -176,37 +184,54 @@ def _interrupt(*_: object) -> NoReturn:
 def _connectors(args: argparse.Namespace, config: KVOffloadConfig) -> tuple[str, ...]:
     from pytest_kvoffload.faults.built_in import DEFAULTS
 
-    known = config.connectors
     for name in args.connector:
-        if name not in known:
-            raise UsageError(f"no connector {name!r}{did_you_mean(name, known)}: there are {', '.join(known)}")
+        _known_connector(name, config)
     if args.connector:
         return tuple(args.connector)
     if config.source is None:
         return DEFAULTS
-    return tuple(name for name, connector in known.items() if connector.kind != "recompute")
+    return tuple(name for name, connector in config.connectors.items() if connector.kind != "recompute")
 
 
-def _with_expectations(faults: tuple[Fault, ...], words: list[str]) -> tuple[Fault, ...]:
-    """Replace the acceptable outcomes of the faults that ``--expect`` names.
+def _known_connector(name: str, config: KVOffloadConfig) -> None:
+    known = config.connectors
+    if name and name not in known:
+        raise UsageError(f"no connector {name!r}{did_you_mean(name, known)}: there are {', '.join(known)}")
+
+
+def _expectations(words: list[str]) -> dict[tuple[str, str], tuple[FaultOutcome, ...]]:
+    """Read ``--expect``: by connector (empty for all of them) and fault.
 
     Raises:
-        UsageError: not NAME=OUTCOME, an unknown fault or outcome.
+        UsageError: not [CONNECTOR:]FAULT=OUTCOME, an unknown fault or outcome.
     """
     from pytest_kvoffload.faults import find_faults
 
-    wanted: dict[str, tuple[FaultOutcome, ...]] = {}
+    wanted: dict[tuple[str, str], tuple[FaultOutcome, ...]] = {}
     for word in words:
-        name, equals, listed = word.partition("=")
+        place, equals, listed = word.partition("=")
+        connector, _, name = place.rpartition(":")
         outcomes = tuple(part.strip() for part in listed.split(","))
         known = get_args(FaultOutcome)
         bad = next((outcome for outcome in outcomes if outcome not in known), None)
         if not equals or bad is not None:
             hint = did_you_mean(bad or "", known)
-            raise UsageError(f"--expect {word}: FAULT=OUTCOME[,OUTCOME] with {', '.join(known)}{hint}")
+            raise UsageError(f"--expect {word}: [CONNECTOR:]FAULT=OUTCOME[,OUTCOME] with {', '.join(known)}{hint}")
         find_faults((name,))
-        wanted[name] = outcomes  # type: ignore[assignment]
-    return tuple(dataclasses.replace(f, expected=wanted.get(f.name, f.expected)) for f in faults)
+        wanted[connector, name] = outcomes  # type: ignore[assignment]
+    return wanted
+
+
+def _with_expectations(
+    faults: tuple[Fault, ...], wanted: Mapping[tuple[str, str], tuple[FaultOutcome, ...]], connector: str
+) -> tuple[Fault, ...]:
+    """Replace the acceptable outcomes of the faults that were named, for this connector or for all."""
+    return tuple(
+        dataclasses.replace(
+            fault, expected=wanted.get((connector, fault.name), wanted.get(("", fault.name), fault.expected))
+        )
+        for fault in faults
+    )
 
 
 def _list(faults: tuple[Fault, ...]) -> int:

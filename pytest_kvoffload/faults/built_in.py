@@ -9,6 +9,10 @@ from pytest_kvoffload.records import ConnectorConfig, EngineConfig, KVOffloadCon
 NUM_GPU_BLOCKS, MAX_MODEL_LEN = 40, 4096
 """A device cache of 5,120 tokens on the CPU backend; vLLM refuses one that does not hold the longest request."""
 WORKLOAD = WorkloadConfig(prefix_tokens=1024, suffix_tokens=16, output_tokens=8, sessions=8)
+_OBJECT_TIER = {
+    "size_gib": 0.25,
+    "secondary_tiers": [{"type": "obj", "store_config": {"bucket": "stand-in", "endpoint_override": "ours"}}],
+}
 CONNECTORS = (
     ConnectorConfig(name="native", kind="native", options={"size_gib": 0.25}),
     ConnectorConfig(
@@ -16,15 +20,16 @@ CONNECTORS = (
         kind="tiering",
         options={"size_gib": 0.25, "secondary_tiers": [{"type": "fs", "root_dir": "a directory of ours"}]},
     ),
+    ConnectorConfig(name="obj", kind="tiering", options=_OBJECT_TIER),
+    # The AWS SDK's own way to retry, ten times over 25 s, is replaced; without the mode the number is not read.
     ConnectorConfig(
-        name="obj",
+        name="obj-bounded",
         kind="tiering",
-        options={
-            "size_gib": 0.25,
-            "secondary_tiers": [{"type": "obj", "store_config": {"bucket": "stand-in", "endpoint_override": "ours"}}],
-        },
+        options=_OBJECT_TIER,
+        env={"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "2"},
     ),
     ConnectorConfig(name="lmcache", kind="lmcache_mp", options={"l1_size_gb": 0.5}),
+    ConnectorConfig(name="lmcache-bounded", kind="lmcache_mp", options={"l1_size_gb": 0.5, "mq_timeout_seconds": 5}),
     ConnectorConfig(name="lmcache-disk", kind="lmcache_mp", options={"l1_size_gb": 0.02, "l2": [{"type": "fs"}]}),
     ConnectorConfig(
         name="lmcache-redis",

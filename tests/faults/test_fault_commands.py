@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ from rich.console import Console
 
 from pytest_kvoffload.commands import chaos
 from pytest_kvoffload.errors import ExitCode, MissingExtraError, UsageError
-from pytest_kvoffload.faults import FAULTS, LEFT_OUT, Chaos
+from pytest_kvoffload.faults import FAULTS, LEFT_OUT, Chaos, Fault
+from pytest_kvoffload.faults.built_in import CONNECTORS
 from pytest_kvoffload.faults.stage import Stage
-from pytest_kvoffload.output.fault_table import print_faults
+from pytest_kvoffload.output.fault_table import END, print_faults
 from pytest_kvoffload.records import FaultOutcome, FaultResult, FaultVerdict
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -59,6 +62,8 @@ def test_the_list_names_every_fault_and_what_is_left_out(capsys: pytest.CaptureF
         (("--expect", "disk_full=servd"), "(did you mean 'served'?)"),
         (("--expect", "disk_full"), "FAULT=OUTCOME[,OUTCOME]"),
         (("--expect", "disk_ful=served"), "did you mean 'disk_full'"),
+        (("--expect", "fs:disk_ful=served"), "did you mean 'disk_full'"),
+        (("--expect", "nativ:disk_full=served"), "no connector 'nativ' (did you mean 'native'?)"),
         (("--request-timeout", "0"), "above 0"),
     ],
 )
@@ -89,6 +94,24 @@ def test_what_was_left_behind_fails_whatever_the_outcome() -> None:
     left = chaos._with_leftovers(result("pass"), ("/tmp/kvo-disk-1",))
     assert left.verdict == "fail"
     assert "left behind: /tmp/kvo-disk-1" in left.reason
+
+
+def test_what_is_expected_of_one_connector_is_not_expected_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, tuple[FaultOutcome, ...]]] = []
+
+    def look(chaos: Chaos, fault: Fault) -> FaultResult:
+        asked.append((chaos.arm.connector.name, fault.expected))
+        return result("pass", fault=fault.name)
+
+    monkeypatch.setattr(Stage, "__enter__", lambda stage: stage)
+    monkeypatch.setattr(Chaos, "run", look)
+    monkeypatch.chdir(tmp_path)
+    words = ["--fault", "worker_killed", "--no-progress", "--output", "out", "--connector", "native"]
+    words += ["--connector", "fs", "--expect", "worker_killed=degraded", "--expect", "fs:worker_killed=hung,served"]
+    assert run(*words) == ExitCode.OK
+    assert asked == [("native", ("degraded",)), ("fs", ("hung", "served"))]
 
 
 def test_a_connector_without_its_stage_does_not_lose_what_others_gave(
@@ -131,6 +154,27 @@ def test_the_table_is_cut_at_no_width(width: int, capsys: pytest.CaptureFixture[
     assert "lmcache-disk, object_store_forbidden: fail: the reason of object_store_forbidden" in out
     assert "lmcache-disk: does not apply: redis_gone (the reason of redis_gone)" in out
     assert ("TTFT max" in out) is (width >= 120)
+
+
+def test_the_nightly_runs_every_connector_and_excuses_only_what_is_told(tmp_path: Path) -> None:
+    said = tmp_path / "words"
+    stand_in = tmp_path / "kvoffload"
+    stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([DOCS.parent / ".ci" / "faults"], env=env, check=True)
+    command, *words = said.read_text(encoding="utf-8").splitlines()
+    parser = argparse.ArgumentParser()
+    chaos.build_parser(parser)
+    args = parser.parse_args(words)
+    assert command == "chaos"
+    names = [connector.name for connector in CONNECTORS]
+    assert args.connector == names
+    page = (DOCS / "faults.md").read_text(encoding="utf-8")
+    for (connector, fault), outcomes in chaos._expectations(args.expect).items():
+        assert connector in names
+        assert not {"hung", "wrong_output"} <= set(outcomes)
+        assert f"`{fault}`" in page.split(END)[1], f"{fault}: an excuse that the page does not explain"
 
 
 def test_the_page_names_every_outcome_and_every_fault_from_boot() -> None:
