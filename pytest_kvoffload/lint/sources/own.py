@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from pytest_kvoffload.config import CONFIG_NAME
 from pytest_kvoffload.lint.model import Config, Launch, Member, Node
 from pytest_kvoffload.lint.sources.argv import Surroundings, build_launch, parse_arguments
 from pytest_kvoffload.lint.sources.collect import Collector, comments_near, file_words, word_of
@@ -26,15 +28,16 @@ def read_toml_file(out: Collector, text: Mapped) -> None:
     """Read a TOML file: our configuration, or a project's requirements and lock file."""
     document = read_toml(text)
     own = document.get("tool", "kvoffload")
+    ours = own is not None or PurePath(out.source.path).name == CONFIG_NAME
     if own is None and document.get("connectors") is not None:
         own = document
     if own is not None:
         out.reader = "kvoffload"
-        _connectors(out, own)
+        _connectors(out, own, ours=ours)
     read_project_versions(out, document)
 
 
-def _connectors(out: Collector, own: YNode) -> None:
+def _connectors(out: Collector, own: YNode, *, ours: bool) -> None:
     engine = own.get("engine")
     shared = words_of_node(engine.get("args")) if engine is not None else []
     entries, _ = environment(out, engine.get("env") if engine is not None else None, "kvoffload.toml env")
@@ -42,7 +45,7 @@ def _connectors(out: Collector, own: YNode) -> None:
     connectors = own.get("connectors")
     if connectors is None or connectors.kind != "map":
         return
-    ours = names_our_kinds(connectors)
+    ours = ours or names_our_kinds(connectors)
     for name, table in connectors.members():
         if table.kind != "map":
             continue

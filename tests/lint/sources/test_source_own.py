@@ -215,6 +215,18 @@ def test_a_child_table_takes_its_kinds_options_only(tmp_path: Path, capsys: pyte
     assert "kvoffload.toml:5:13: error: there is no kind 'exmple' (did you mean 'example'?)" in said
 
 
+@pytest.mark.parametrize(("name", "head"), [("kvoffload.toml", ""), ("pyproject.toml", "tool.kvoffload.")])
+def test_a_file_that_is_ours_by_its_name_has_no_other_kinds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, head: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(f"[{head}connectors.arm]\nkind = 'natve'\n[{head}connectors.other]\nsize_gib = 1\n")
+    assert main(["lint", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "there is no kind 'natve' (did you mean 'native'?)" in said
+    assert "this connector has no kind: it is refused" in said
+
+
 def test_connectors_of_another_program_are_not_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text("[connectors.source]\nkind = 'kafka'\ntopic = 'x'\n[connectors.sink]\ntopic = 'y'\n")
