@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -112,6 +113,28 @@ def test_what_is_expected_of_one_connector_is_not_expected_of_another(
     words += ["--connector", "fs", "--expect", "worker_killed=degraded", "--expect", "fs:worker_killed=hung,served"]
     assert run(*words) == ExitCode.OK
     assert asked == [("native", ("degraded",)), ("fs", ("hung", "served"))]
+
+
+def test_what_was_seen_before_an_interruption_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(chaos: Chaos, fault: Fault) -> FaultResult:
+        if fault.name != "worker_killed":
+            return result("pass", fault=fault.name)
+        os.kill(os.getpid(), signal.SIGTERM)  # as a CI's time limit does
+        raise AssertionError("the signal came too late")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Stage, "__enter__", lambda stage: stage)
+    monkeypatch.setattr(Chaos, "run", end)
+    monkeypatch.chdir(tmp_path)
+    words = ("--fault", "host_memory_corrupted", "--fault", "worker_killed", "--no-progress", "--output", "out")
+    assert run("--connector", "native", *words) == ExitCode.INTERRUPTED
+    written = json.loads((tmp_path / "out" / "chaos.json").read_text())
+    assert (written["complete"], written["exit_code"]) == (False, ExitCode.INTERRUPTED)
+    assert [row["fault"] for row in written["results"]] == ["host_memory_corrupted"]
+    assert "host_memory_corrupted" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_connector_without_its_stage_does_not_lose_what_others_gave(

@@ -175,19 +175,42 @@ def test_what_does_not_apply_says_why_and_boots_nothing(tmp_path: Path) -> None:
 def test_a_boot_that_goes_wrong_is_an_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BootError], outcome: str
 ) -> None:
-    session = RunSession(tmp_path)
+    session, slow = RunSession(tmp_path), 7200.0
 
     def refuse(arm: Arm) -> None:
         assert arm.connector.options["cpu_bytes_to_use"] == 2**20
-        assert arm.engine.boot_timeout_seconds <= course.BOOT_TIMEOUT_SECONDS
+        assert arm.engine.boot_timeout_seconds == slow, "no healthy boot was seen that could say what is slow here"
         raise kind(cause="a cause", command="", log_path="", tail="")
 
     monkeypatch.setattr(session, "server", refuse)
-    arm = Arm(engine=EngineConfig(), model=ModelConfig(), connector=NATIVE)
-    with Chaos(session, arm, WORKLOAD) as chaos:
+    engine = EngineConfig(boot_timeout_seconds=slow)
+    with Chaos(session, Arm(engine=engine, model=ModelConfig(), connector=NATIVE), WORKLOAD) as chaos:
         (result,) = run_faults(chaos, find_faults(("tier_exhausted",)))
     assert result.outcome == outcome
     assert "a cause" in result.reason
+
+
+@pytest.mark.parametrize(("healthy", "limit"), [(10.0, 240.0), (100.0, 400.0), (5000.0, 7200.0)])
+def test_a_boot_that_is_to_fail_gets_as_long_as_this_machine_needs(
+    healthy: float, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeVLLM
+) -> None:
+    session, limits = RunSession(tmp_path), []
+
+    class Booted(Served):
+        info = property(lambda self: dataclasses.replace(fake.info, pid=1, boot_seconds=healthy))
+
+    def boot(arm: Arm) -> Served:
+        limits.append(arm.engine.boot_timeout_seconds)
+        if len(limits) > 1:
+            raise BootError(cause="a cause", command="", log_path="", tail="")
+        return Booted(fake)
+
+    monkeypatch.setattr(session, "server", boot)
+    monkeypatch.setattr(course, "begin", lambda *_: Begun(note="on", end=lambda: None))
+    arm = Arm(engine=EngineConfig(boot_timeout_seconds=7200.0), model=ModelConfig(), connector=NATIVE)
+    with Chaos(session, arm, WORKLOAD) as chaos:
+        list(run_faults(chaos, find_faults(("host_memory_corrupted", "tier_exhausted"))))
+    assert limits == [7200.0, limit]
 
 
 def test_a_server_that_does_not_boot_healthy_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
