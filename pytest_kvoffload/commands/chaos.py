@@ -84,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     results, interrupted = _run_all(args, config, faults, wanted, out)
     _print(results)
     _write_json(Path(args.json) if args.json else out / "chaos.json", results, interrupted=interrupted)
-    _write_markdown(args, results)
+    if interrupted and args.markdown:
+        _warn(f"interrupted: {args.markdown} was left as it is (--merge {out} makes a table of what was seen)")
+    else:
+        _write_markdown(args, results)
     return ExitCode.INTERRUPTED if interrupted else _exit_code(results)
 
 

@@ -129,11 +129,16 @@ def test_what_was_seen_before_an_interruption_is_written_down(
     monkeypatch.setattr(Chaos, "run", end)
     monkeypatch.chdir(tmp_path)
     words = ("--fault", "host_memory_corrupted", "--fault", "worker_killed", "--no-progress", "--output", "out")
-    assert run("--connector", "native", *words) == ExitCode.INTERRUPTED
+    page = tmp_path / "page.md"
+    page.write_text("the whole table of last night", encoding="utf-8")
+    assert run("--connector", "native", *words, "--markdown", str(page)) == ExitCode.INTERRUPTED
+    assert page.read_text(encoding="utf-8") == "the whole table of last night"
     written = json.loads((tmp_path / "out" / "chaos.json").read_text())
     assert (written["complete"], written["exit_code"]) == (False, ExitCode.INTERRUPTED)
     assert [row["fault"] for row in written["results"]] == ["host_memory_corrupted"]
-    assert "host_memory_corrupted" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "host_memory_corrupted" in said.out
+    assert "page.md was left as it is (--merge " in said.err
     assert signal.getsignal(signal.SIGTERM) is before
 
 
