@@ -39,7 +39,7 @@ seed = {seed}
 [gate]
 requests = {requests}
 boots = {boots}
-thresholds = ["ttft_p99 regression < 10%", "ttft_p90 regression < 10%", "external.hit_rate >= 0.6"]
+thresholds = ["ttft_p99 regression < 10%", "external.hit_rate >= 0.6"]
 """
 SEEDS_APART = 1000
 """Between two runs: each block of a run adds one to the seed."""
@@ -53,10 +53,10 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("gate-against-itself"))
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     parser.add_argument("--vllm", default="0.32.0")
-    parser.add_argument("--requests", type=int, default=240)
+    parser.add_argument("--requests", type=int, default=310)
     parser.add_argument("--boots", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--bandwidth", type=int, default=12_000_000, help="bytes per second of the modelled link")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--bandwidth", type=int, default=6_000_000, help="bytes per second of the modelled link")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run in progress ends too
     folders = [args.folder / f"seed-{args.first_seed + SEEDS_APART * number}" for number in range(args.runs)]
@@ -75,14 +75,14 @@ def main() -> int:
 def table(verdicts: dict[str, dict[str, Any]]) -> str:
     """Return the outcomes as a Markdown table, and how many there were of each."""
     lines = [
-        "| run | verdict | requests per arm | boots per arm | p99 ratio | p90 ratio | hit rate |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| run | verdict | requests per arm | boots per arm | p99 ratio and its interval | hit rate |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     outcomes: dict[str, int] = {}
     for name, document in verdicts.items():
         verdict = document["verdict"]
         outcomes[document["outcome"]] = outcomes.get(document["outcome"], 0) + 1
-        cells = [_tail(verdict, "ttft_p99"), _tail(verdict, "ttft_p90"), _value(verdict, "external.hit_rate")]
+        cells = [_tail(verdict, "ttft_p99"), _value(verdict, "external.hit_rate")]
         counts = [str(verdict["requests_per_arm"]), str(verdict["boots_per_arm"])]
         lines.append(f"| {' | '.join([name, document['outcome'], *counts, *cells])} |")
     told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())) or "nothing yet"
@@ -121,7 +121,7 @@ def _tail(verdict: dict[str, Any], start: str) -> str:
     found = _finding(verdict, start)
     if not (tail := found.get("tail")):
         return ""
-    return f"{tail['ratio']:.3f} [{tail['ratio_low']:.3f}, {tail['ratio_high']:.3f}] {found['outcome']}"
+    return f"{tail['ratio']:.3f} [{tail['ratio_low']:.3f}, {tail['ratio_high']:.3f}]"
 
 
 def _value(verdict: dict[str, Any], start: str) -> str:

@@ -79,6 +79,7 @@ class _Run:
         self._arms = {name: dataclasses.replace(arm, label=arm.label or name) for name, arm in arms.items()}
         self._watch, self._pace = watch, Pace()
         self._total: int | None = None
+        self._notes: list[str] = []
         self._boots: dict[str, int] = {}
         self._living: set[str] = set()
 
@@ -145,6 +146,11 @@ class _Run:
     def expect(self, blocks: int, rounds: Sequence[Sequence[Sequence[int]]]) -> None:
         """Say how many blocks there are at most, and the rounds of each boot."""
         self._total = blocks
+        if blocks < self.plan.boots and not self.plan.recorded:
+            self._notes.append(
+                f"{blocks} instead of {self.plan.boots} boots per arm: {self.plan.requests} requests are {blocks} "
+                f"blocks of {self.requests_per_block()}, and a boot replays one at least"
+            )
         each = len(rounds) if self.plan.side_by_side else 1 + sum(map(len, rounds))
         self._pace.expect(turns=len(self._arms) * blocks, boots=len(self._arms) * each)
 
@@ -188,7 +194,7 @@ class _Run:
             requests_per_arm=n,
             boots_per_arm=len({block.boot for block in candidate}),
             calibration=self.plan.calibration,
-            notes=(note,) if note else (),
+            notes=(*self._notes, *([note] if note else [])),
             spread=spread,
             stopped_by=stopped_by,
         )

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from pytest_kvoffload.commands.gate import measured, open_session, plan_options
+from pytest_kvoffload.commands.gate import compare, open_session, plan_options
 from pytest_kvoffload.config import find_config, load_config
 from pytest_kvoffload.errors import ExitCode, UsageError
 
@@ -19,11 +19,11 @@ def build_parser(parser: argparse.ArgumentParser) -> None:
     update = actions.add_parser("update", help="measure the candidate and record it")
     plan_options(update)
     update.add_argument("--anchor", action="store_true", help="make this run the anchor that drift is counted from")
-    compare = actions.add_parser("compare", help="measure the candidate and judge it against the baseline")
-    plan_options(compare)
+    judge = actions.add_parser("compare", help="measure the candidate and judge it against the baseline")
+    plan_options(judge)
     for flag in ("--json", "--markdown"):
-        compare.add_argument(flag, metavar="FILE", help="write the verdict there too")
-    compare.add_argument("--github", action="store_true", help="print annotations for GitHub")
+        judge.add_argument(flag, metavar="FILE", help="write the verdict there too")
+    judge.add_argument("--github", action="store_true", help="print annotations for GitHub")
     show = actions.add_parser("show", help="print recorded baselines")
     show.add_argument("--config", metavar="FILE", help="kvoffload.toml or pyproject.toml (default: searched upwards)")
     show.add_argument("--baselines", metavar="DIR", help="folder of baselines")
@@ -39,16 +39,9 @@ def run(args: argparse.Namespace) -> int:
         return _show(args, path)
     args.base, args.calibrate = None, False
     args.reference = "baseline" if args.action == "compare" else args.candidate
-    return _compare(args, path) if args.action == "compare" else _update(args, path)
-
-
-def _compare(args: argparse.Namespace, path: Path | None) -> int:
-    from pytest_kvoffload.commands.gate_plan import make_plan
-
-    config = load_config(path)
-    plan, notes = make_plan(args, config, path)
-    out = Path(args.output or f".kvoffload/baseline-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-    return measured(args, config, path, plan, notes, out)
+    if args.action == "update":
+        return _update(args, path)
+    return compare(args, load_config(path), path, _evidence(args))
 
 
 def _update(args: argparse.Namespace, path: Path | None) -> int:
@@ -62,7 +55,7 @@ def _update(args: argparse.Namespace, path: Path | None) -> int:
     args.reference = candidate_of(config, args.candidate).name
     plan, _ = make_plan(args, config, path)
     folder, key = baseline_dir(args, path), baseline_key(plan.candidate)
-    out = Path(args.output or f".kvoffload/baseline-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    out = _evidence(args)
     with CommandProgress(enabled=not args.no_progress) as progress:
         session = open_session(args, config, plan, out, progress)
         try:
@@ -72,10 +65,12 @@ def _update(args: argparse.Namespace, path: Path | None) -> int:
     file = folder / key.file_name
     old = load(file) if file.exists() else None
     baseline = updated(old, key, blocks, commit=commit_of(folder), anchor=args.anchor)
-    print(
-        f"recorded {baseline.newest.requests} requests over {baseline.newest.boots} boots in {save(folder, baseline)}"
-    )
+    print(f"recorded {baseline.newest.size} in {save(folder, baseline)}")
     return ExitCode.OK
+
+
+def _evidence(args: argparse.Namespace) -> Path:
+    return Path(args.output or f".kvoffload/baseline-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
 
 
 def _show(args: argparse.Namespace, path: Path | None) -> int:

@@ -86,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.output or f".kvoffload/gate-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if args.reference_results or args.candidate_results:
         return report(args, _compare_files(args, config), out, path)
+    return compare(args, config, path, out)
+
+
+def compare(args: argparse.Namespace, config: KVOffloadConfig, path: Path | None, out: Path) -> int:
+    """Measure what the arguments say, or say in a verdict why there is no comparison."""
     from pytest_kvoffload.commands.gate_plan import make_plan
     from pytest_kvoffload.gate.verdict import Finding, Verdict
 

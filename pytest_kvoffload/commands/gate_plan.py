@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_kvoffload.config import build_config, load_config, parse_toml_text
-from pytest_kvoffload.errors import UsageError, did_you_mean
+from pytest_kvoffload.errors import IncomparableError, UsageError, did_you_mean
 from pytest_kvoffload.gate.thresholds import CONTROL
 from pytest_kvoffload.gate_run import GatePlan
 from pytest_kvoffload.records import ConnectorConfig, KVOffloadConfig
@@ -17,7 +18,7 @@ from pytest_kvoffload.session import Arm
 __all__ = ["CONTROL", "Reference", "arm_of", "baseline_key", "candidate_of", "make_plan"]
 
 if TYPE_CHECKING:
-    from pytest_kvoffload.gate.baseline import BaselineKey
+    from pytest_kvoffload.gate.baseline import Baseline, BaselineKey
     from pytest_kvoffload.gate.samples import Block
     from pytest_kvoffload.gate.thresholds import Threshold
 
@@ -198,10 +199,30 @@ def _reference(args: argparse.Namespace, config: KVOffloadConfig, path: Path | N
             f"as the candidate's"
         )
         arm = dataclasses.replace(candidate, label="baseline")
-        return Reference(arm=arm, recorded=baseline.blocks, notes=(note,))
+        return Reference(arm=arm, recorded=_replayed(baseline, config.workload.seed), notes=(note,))
     return Reference(
         arm=arm_of(config, _named(config, word), label="reference"), notes=(f"reference: connector {word}",)
     )
+
+
+def _replayed(baseline: Baseline, first_seed: int) -> tuple[Block, ...]:
+    """Return the recorded blocks that this run's seeds replay, numbered as the run numbers its own.
+
+    Raises:
+        IncomparableError: none: it was recorded with other seeds.
+    """
+    by_number = {block.measurement.workload.seed - first_seed: block for block in baseline.blocks}
+    found = [
+        dataclasses.replace(by_number[i], block=i)
+        for i in itertools.takewhile(by_number.__contains__, itertools.count())
+    ]
+    if not found:
+        seeds = ", ".join(str(block.measurement.workload.seed) for block in baseline.blocks)
+        raise IncomparableError(
+            f"the baseline of {baseline.key} was recorded with the seeds {seeds}, and this configuration begins at "
+            f"{first_seed}: the same requests cannot be replayed. Record one with kvoffload baseline update"
+        )
+    return tuple(found)
 
 
 def _at_base(revision: str, config: KVOffloadConfig, path: Path | None, name: str) -> Reference:

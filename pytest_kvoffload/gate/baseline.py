@@ -73,6 +73,11 @@ class Entry:
     metrics: Mapping[str, float]
     """By the name that a threshold uses (``restored.ttft_p99``): seconds, shares, counts."""
 
+    @property
+    def size(self) -> str:
+        """How much it rests on, in words."""
+        return f"{self.requests} requests over {self.boots} boot{'s' if self.boots != 1 else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:

@@ -8,6 +8,7 @@ slowest requests would look fast. A file with averages only is refused too: no t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,7 +143,7 @@ def _aiperf(path: Path, rows: Sequence[Mapping[str, Any]]) -> ImportedRun:
 def _positive(path: Path, values: Iterable[Any]) -> tuple[float, ...]:
     found = []
     for place, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise UsageError(
                 f"{path}: request {place} has no time to first token ({value!r}): was the endpoint streaming?"
             )

@@ -30,7 +30,7 @@ def baseline_text(baseline: Baseline) -> str:
 def _line(entry: Entry) -> str:
     return (
         f"{entry.recorded_at}, vLLM {entry.vllm or 'unknown'}, configuration {entry.configuration}, commit "
-        f"{entry.commit or 'unknown'}, {entry.requests} requests, {entry.boots} boots"
+        f"{entry.commit or 'unknown'}, {entry.size}"
     )
 
 

@@ -28,7 +28,7 @@ def github_action_benchmark(baselines: Sequence[Baseline]) -> str:
     rows = []
     for baseline in baselines:
         newest = baseline.newest
-        extra = f"{baseline.key}; vLLM {newest.vllm}, {newest.requests} requests, {newest.boots} boots"
+        extra = f"{baseline.key}; vLLM {newest.vllm}, {newest.size}"
         for name, value in newest.metrics.items():
             if _is_time(name):
                 row = {"name": name, "unit": "ms", "value": value * 1000}

@@ -117,7 +117,7 @@ def test_the_commands_end_to_end(
             in json.loads(Path("none.json").read_text())["verdict"]["findings"][0]["text"]
         )
         assert main(["baseline", "update", *common]) == 0
-        assert "recorded 60 requests over 1 boots in" in capsys.readouterr().out
+        assert "recorded 60 requests over 1 boot in" in capsys.readouterr().out
         server.config.seconds_per_load = 0.05
         code = main(["baseline", "compare", "--json", "v.json", "--github", "--threshold", "ttft_p50 < 20ms", *common])
         out = capsys.readouterr().out
@@ -130,3 +130,27 @@ def test_the_commands_end_to_end(
         assert "restored.external.hit_rate" in capsys.readouterr().out
         assert main(["baseline", "show", "--format", "bencher"]) == 0
         assert "native/restored.ttft_p50" in json.loads(capsys.readouterr().out)
+
+
+def test_other_seeds_than_the_recorded_ones_are_refused_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--requests", "60", "--boots", "1", "--no-progress", "--threshold", "hit_rate >= 0.5"]
+    with FakeVLLM(FakeConfig(tier_blocks=100_000)) as server:
+        text = (
+            f'[engine]\nkind = "attach"\nurl = "{server.url}"\n\n[connectors.native]\nkind = "native"\nsize_gib = 1\n\n'
+            "[workload]\nprefix_tokens = 64\nsuffix_tokens = 8\noutput_tokens = 1\nsessions = 30\nseed = "
+        )
+        (tmp_path / "kvoffload.toml").write_text(text + "7")
+        assert main(["baseline", "update", *words]) == 0
+        asked = server.completions
+        (tmp_path / "kvoffload.toml").write_text(text + "9")
+        assert main(["baseline", "compare", *words]) == 3
+        out = capsys.readouterr().out
+        assert "recorded with the seeds 7, 8, and this configuration begins at 9" in out
+        assert server.completions == asked
+        # Seed 8 is there: its block is the first of this run, and the only one.
+        (tmp_path / "kvoffload.toml").write_text(text + "8")
+        assert main(["baseline", "compare", *words]) == 0
+        assert "requests per arm 30" in capsys.readouterr().out

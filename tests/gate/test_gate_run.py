@@ -12,6 +12,7 @@ import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 from fakes.gate_blocks import PER_BLOCK, WORKLOAD, blocks_of
 
+from pytest_kvoffload.errors import ServerDiedError
 from pytest_kvoffload.gate.judge import judge
 from pytest_kvoffload.gate.pace import Place
 from pytest_kvoffload.gate.samples import Block
@@ -56,8 +57,15 @@ class Scripted:
     """A session whose servers take the times that a test wants, whatever this machine is doing."""
 
     def __init__(
-        self, measurement: Measurement, slower: float, *, max_live: int = 9, ends_at: int | None = None
+        self,
+        measurement: Measurement,
+        slower: float,
+        *,
+        max_live: int = 9,
+        ends_at: int | None = None,
+        end: BaseException | None = None,
     ) -> None:
+        self._end = end or KeyboardInterrupt()
         self.asked: list[tuple[str, int, int]] = []
         self.events: list[str] = []
         self.boots: list[tuple[str, int]] = []
@@ -74,7 +82,7 @@ class Scripted:
     def measure(self, arm: Arm, workload: WorkloadConfig) -> Measurement:
         self.ready(arm)
         if len(self.asked) == self._ends_at:
-            raise KeyboardInterrupt
+            raise self._end
         self.asked.append((arm.name, workload.seed, arm.boot))
         self.events.append(f"measure {arm.name}")
         source = random.Random(workload.seed)
@@ -138,6 +146,15 @@ def test_arms_take_turns_and_both_are_booted_again(offloading: Measurement) -> N
     )
     assert [name for name, *_ in asked[:4]] == ["reference", "candidate", "candidate", "reference"]
     assert {boot for *_, boot in asked} == {0, 1}
+
+
+def test_fewer_blocks_than_boots_are_said(offloading: Measurement) -> None:
+    session = Scripted(offloading, 1.0)
+    plan = dataclasses.replace(scripted_plan(offloading, boots=5), requests=60)
+    verdict = run_gate(session, plan).verdict  # type: ignore[arg-type]
+    assert verdict.boots_per_arm == 2
+    said = "2 instead of 5 boots per arm: 60 requests are 2 blocks of 30, and a boot replays one at least"
+    assert said in verdict.notes
 
 
 def test_both_servers_are_up_before_the_first_turn(offloading: Measurement) -> None:
@@ -287,6 +304,17 @@ def test_what_was_measured_until_an_interruption_is_counted(offloading: Measurem
     assert (verdict.outcome, verdict.exit_code) == ("inconclusive", 130)
     assert verdict.requests_per_arm == 2 * PER_BLOCK
     assert verdict.spread is not None
+
+
+@pytest.mark.parametrize(("ends_at", "who", "outcome"), [(5, "candidate", "fail"), (4, "reference", "inconclusive")])
+def test_a_server_that_dies_in_the_middle_ends_the_run_with_what_was_measured(
+    offloading: Measurement, ends_at: int, who: str, outcome: str
+) -> None:
+    session = Scripted(offloading, 1.0, ends_at=ends_at, end=ServerDiedError("EngineCore: out of memory"))
+    verdict = run_gate(session, scripted_plan(offloading)).verdict  # type: ignore[arg-type]
+    assert (verdict.outcome, verdict.exit_code, verdict.requests_per_arm) == (outcome, 4, 2 * PER_BLOCK)
+    assert f"{who} measured: EngineCore: out of memory" in text(verdict)
+    assert f"the run ended at {who}" in text(verdict)
 
 
 def test_a_gain_over_an_arm_whose_tier_never_served_is_none(tmp_path: Path, make_blocks: MakeBlocks) -> None:

@@ -116,6 +116,7 @@ def test_unlike_runs_are_refused(tmp_path: Path) -> None:
         ('{"benchmarks": [{"requests": null}]}', "holds no single requests"),
         ('{"ttfts": [0.1, null]}', "request 1 has no time to first token"),
         ('{"ttfts": [0.0]}', "request 0 has no time to first token"),
+        ('{"ttfts": [0.1, Infinity]}', "request 1 has no time to first token"),
         (
             '{"metadata": {}, "metrics": {"time_to_first_token": {"value": 1, "unit": "h"}}}',
             "time_to_first_token in 'h'",
