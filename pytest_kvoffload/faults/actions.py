@@ -159,6 +159,7 @@ def _disk(fault: str, stage: Stage, server: RunningServer) -> Begun:
         return Begun(note=f"{disk.path} refuses writes", end=disk.make_read_only())
     if fault == "disk_files_deleted":
         count = disk.delete_files()
+        _forget_host_tier(server)  # what memory above the disk still holds would be served as if nothing had happened
         return Begun(note=f"{count} files were deleted", end=lambda: None, felt=lambda: count > 0)
     count = disk.truncate_files() if fault == "disk_files_truncated" else disk.corrupt_files()
     _forget_host_tier(server)

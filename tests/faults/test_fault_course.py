@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 
+import pytest_kvoffload.faults.actions as actions
 import pytest_kvoffload.faults.course as course
 import pytest_kvoffload.probe.cache as cache
 from pytest_kvoffload.engine.connectors import connector_argv
@@ -169,6 +170,27 @@ def test_what_does_not_apply_says_why_and_boots_nothing(tmp_path: Path) -> None:
     assert "a connector of kind 'native' as configured has none" in results[0].reason
     assert chaos.left_behind() == ()
     assert not (tmp_path / "servers").exists()
+
+
+@pytest.mark.parametrize("fault", ["disk_files_deleted", "disk_files_truncated", "disk_files_corrupted"])
+def test_memory_above_a_broken_disk_does_not_serve_in_its_place(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeVLLM
+) -> None:
+    connector = next(connector for connector in CONNECTORS if connector.name == "lmcache-disk")
+    forgotten: list[bool] = []
+    with Stage(connector, small_host=True, directory=tmp_path) as stage:
+        disk = stage.disk
+        assert disk is not None
+        (disk.path / "block").write_bytes(b"0123456789")
+
+        def forget(info: ServerInfo, *, external: bool, **_: object) -> None:
+            assert [path.read_bytes() for path in disk.files()] != [b"0123456789"], "the files are broken first"
+            forgotten.append(external)
+
+        monkeypatch.setattr(actions, "reset_prefix_cache", forget)
+        begun = actions.begin(fault, stage, Served(fake))  # type: ignore[arg-type]
+        assert forgotten == [True]
+        assert begun.felt()
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [(BootError, "failed_loudly"), (ReadinessTimeoutError, "hung")])
