@@ -15,7 +15,7 @@ MACHINE_KEYS = ("cpu", "cpus", "gpu")
 
 
 def differences(
-    reference: Sequence[Block], candidate: Sequence[Block], *, across: Sequence[str] = ()
+    reference: Sequence[Block], candidate: Sequence[Block], *, across: Sequence[str] = (), called: str = "the reference"
 ) -> tuple[str, ...]:
     """Return why two arms cannot be compared; empty when they can.
 
@@ -23,14 +23,27 @@ def differences(
         reference: the blocks of the reference.
         candidate: the blocks of the candidate.
         across: what the comparison is about and may therefore differ: ``vllm``, ``model``.
+        called: what the first arm is called.
     """
     if not reference or not candidate:
         return ("an arm was not measured",)
-    one, two = reference[0].measurement, candidate[0].measurement
-    return tuple(_unlike(one, two, across))
+    first = reference[0].measurement
+    # Every boot counts: a server that finds less memory the second time is another server.
+    others = [(candidate[0], "the candidate")]
+    others += [(block, f"boot {block.boot + 1} of the candidate") for block in candidate[1:]]
+    others += [(block, f"its boot {block.boot + 1}") for block in reference[1:]]
+    found: dict[str, str] = {}
+    for block, where in others:
+        for name, one, two in _unlike(first, block.measurement, across):
+            found.setdefault(name, f"{name}: {one} on {called}, {two} on {where}{_HINTS.get(name, '')}")
+    return tuple(found.values())
 
 
-def _unlike(one: Measurement, two: Measurement, across: Sequence[str]) -> Iterator[str]:
+_HINTS = {"device cache": " (num_gpu_blocks of [engine] makes it the same at every boot)"}
+
+
+def _unlike(one: Measurement, two: Measurement, across: Sequence[str]) -> Iterator[tuple[str, object, object]]:
+    """Yield what differs: its name, and both values."""
     fields: Mapping[str, Callable[[Measurement], object]] = {
         "model": lambda m: m.server.model,
         "vllm": lambda m: m.server.vllm_version,
@@ -41,11 +54,11 @@ def _unlike(one: Measurement, two: Measurement, across: Sequence[str]) -> Iterat
     }
     for name, read in fields.items():
         if name not in across and read(one) != read(two):
-            yield f"{name}: {read(one)} on the reference, {read(two)} on the candidate"
+            yield name, read(one), read(two)
     for key in MACHINE_KEYS:
         a, b = one.environment.get(key), two.environment.get(key)
         if a is not None and b is not None and a != b:
-            yield f"{key}: {a} on the reference, {b} on the candidate"
+            yield key, a, b
 
 
 def unusable(blocks: Sequence[Block], *, phase: str = DEFAULT_PHASE) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def judge(
         return (stopped,)
     broken = {"reference": no_reference} if no_reference else {}
     for name, blocks in (others or {}).items():
-        why = (*differences(blocks, candidate), *unusable(blocks, phase=policy.phase))
+        why = (*differences(blocks, candidate, called=name), *unusable(blocks, phase=policy.phase))
         silent = None if why else tier_never_reached(blocks, phase=policy.phase)
         if why or silent:
             broken[name] = "; ".join(why) or str(silent)

@@ -129,7 +129,7 @@ def test_an_arm_that_was_not_measured_or_is_unlike_is_no_pass(
     other = make_blocks(times(n=60), name="control", of=dataclasses.replace(recomputing, server=server))
     found = ask(text, candidate, candidate, control=other)[text]
     assert found.outcome == "inconclusive"
-    assert "no comparison with control: model: another on the reference, fake-model on the candidate" in found.text
+    assert "no comparison with control: model: another on control, fake-model on the candidate" in found.text
 
 
 def test_a_family_of_thresholds_shares_its_error(make_blocks: MakeBlocks) -> None:

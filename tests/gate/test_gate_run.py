@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -234,6 +235,20 @@ def test_unlike_arms_are_refused(tmp_path: Path, change: dict[str, object], word
     assert verdict.outcome == "inconclusive"
     assert verdict.exit_code == 3
     assert word in verdict.findings[0].text
+
+
+@pytest.mark.parametrize(("arm_name", "where"), [("candidate", "boot 2 of the candidate"), ("reference", "its boot 2")])
+def test_a_server_that_comes_up_otherwise_at_its_second_boot_is_refused(
+    make_blocks: MakeBlocks, arm_name: str, where: str
+) -> None:
+    """vLLM sizes the device cache by what is free, so that two boots need not have the same."""
+    arms = {name: make_blocks([0.05] * 120, name=name) for name in ("reference", "candidate")}
+    last = arms[arm_name][-1].measurement
+    server = dataclasses.replace(last.server, num_gpu_blocks=41)
+    arms[arm_name][-1] = dataclasses.replace(arms[arm_name][-1], measurement=dataclasses.replace(last, server=server))
+    (found,) = judge(arms["reference"], arms["candidate"], policy=Policy())
+    assert (found.name, found.outcome) == ("comparable", "inconclusive")
+    assert re.search(rf"^device cache: \d+ on the reference, 656 on {where} \(num_gpu_blocks of \[engine\]", found.text)
 
 
 def test_too_few_requests_are_inconclusive(tmp_path: Path) -> None:
