@@ -55,9 +55,7 @@ def slow_noise(
         groups: labels per request, such as blocks or boots; each is one more way of cutting.
     """
     n = len(series)
-    # Where no cut shows anything, the finest one tells how well that is known.
-    finest = max((count for count in _STRETCHES if n // count >= _SMALLEST_STRETCH), default=2)
-    found = SlowNoise(degrees=finest - 1)
+    found = SlowNoise()
     for count in _STRETCHES:
         size = n // count
         if size < _SMALLEST_STRETCH:
@@ -79,8 +77,12 @@ def assumed_boot(arms: int) -> SlowNoise:
 
 
 def at_least(noise: SlowNoise) -> SlowNoise:
-    """Return the noise, raised to the least that is believed; it keeps the few degrees of freedom it was found with."""
-    return replace(noise, variance=max(noise.variance, _LEAST_SD**2))
+    """Return the noise, raised to the least that is believed; what was added is assumed and has no scatter."""
+    if noise.variance >= _LEAST_SD**2:
+        return noise
+    measured = noise.variance**2 / noise.degrees
+    degrees = _LEAST_SD**4 / measured if measured > 0.0 else float("inf")
+    return replace(noise, variance=_LEAST_SD**2, degrees=degrees)
 
 
 def add(first: SlowNoise, second: SlowNoise) -> SlowNoise:

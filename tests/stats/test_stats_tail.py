@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pytest_kvoffload import stats
 from pytest_kvoffload.errors import MissingExtraError
-from pytest_kvoffload.stats import tail
+from pytest_kvoffload.stats import _slow, tail
 
 Arms = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -87,8 +87,8 @@ def test_the_same_numbers_twice_are_not_worse() -> None:
     assert result.decision == "not_worse"
     assert result.ratio == 1.0
     # No machine repeats itself exactly: 1 % stays, whatever was measured.
-    assert 0.97 < result.ratio_low < 0.98
-    assert 1.02 < result.ratio_high < 1.03
+    assert result.ratio_low == pytest.approx(math.exp(-1.96 * 0.01), abs=1e-4)
+    assert result.ratio_high == pytest.approx(math.exp(1.96 * 0.01), abs=1e-4)
 
 
 def test_a_median_that_got_worse_is_no_tail_regression() -> None:
@@ -185,6 +185,17 @@ def test_unpaired_arms_may_differ_in_length() -> None:
         reference, candidate, paired=False, boots=([p // 500 for p in range(1500)], [p // 250 for p in range(1000)])
     )
     assert again.decision == "worse"
+
+
+def test_the_least_noise_is_assumed_and_not_measured() -> None:
+    # Two boots that agree know their scatter with one degree of freedom; 1 % on top of it needs none.
+    raised = _slow.at_least(_slow.SlowNoise(variance=1e-8, degrees=1.0))
+    assert raised.variance == pytest.approx(0.01**2)
+    assert raised.degrees > 1000
+    assert _slow.at_least(_slow.SlowNoise()).degrees == math.inf
+    edge, far = (_slow.SlowNoise(variance=variance, degrees=2.0) for variance in (0.01**2 * 0.999, 0.03**2))
+    assert _slow.at_least(edge).degrees == pytest.approx(2.0, rel=0.01)
+    assert _slow.at_least(far) == far
 
 
 # ------------------------------------------------------------------------------------------- coarse clocks
