@@ -21,6 +21,7 @@ Draw = Callable[[Rng, int, int, float], tuple[Array, Array]]
 
 HIT_SECONDS, MISS_SECONDS = 0.060, 0.300
 NATURE, NOISE = 0.35, 0.15
+BOOT_SD = 0.03
 TAIL = 0.95
 """The candidate's values beyond this quantile are slower by the factor; all below is unchanged."""
 
@@ -105,7 +106,7 @@ def drifting(inner: Draw, *, sd: float = 0.05, persistence: float = 0.8, block: 
     return draw
 
 
-def booting(inner: Draw, *, boots: int, sd: float = 0.03) -> Draw:
+def booting(inner: Draw, *, boots: int, sd: float = BOOT_SD) -> Draw:
     """Every boot of every arm has an effect of its own on all its requests."""
 
     def draw(rng: Rng, runs: int, n: int, factor: float) -> tuple[Array, Array]:

@@ -1,24 +1,28 @@
 """Measure the error rates of the gate's tail test beside those of the tests it replaces.
 
     python benchmarks/gate_simulation.py [--runs 2000] [--jobs 2] [--seed 0] [--write docs/gate-error-rates.md]
+                                         [--cells DIR]
 
 Every cell is one family of ``gate_families.py``, one change and one n; every test sees the same requests. Prints the
-tables, or replaces what stands between the markers of the document. All numbers follow from the seed.
+tables, or replaces what stands between the markers of the document. All numbers follow from the seed. With ``--cells``
+a study that was interrupted goes on where it stopped; cells of another seed, number of runs or source are not used.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 import time
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +30,7 @@ from scipy import stats as scipy_stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gate_families import Family, families, true_ratio
+from gate_families import BOOT_SD, Family, families, true_ratio
 
 from pytest_kvoffload import stats
 
@@ -50,6 +54,8 @@ class Cell:
     not_worse: float
     covered: float
     """Share of the intervals that hold the true ratio."""
+    ratios: tuple[float, ...]
+    """The ratio that each experiment printed."""
     peers: tuple[float, ...]
 
 
@@ -97,6 +103,7 @@ def simulate(family: Family, factor: float, n: int, runs: int, seed: int, truth:
     rng = np.random.default_rng([seed, zlib.crc32(f"{family.name}/{factor}/{n}".encode())])
     labels = family.labels(n)
     worse = not_worse = covered = 0
+    ratios: list[float] = []
     by_peers = np.zeros(len(PEERS))
     for start in range(0, runs, CHUNK):
         reference, candidate = family.draw(rng, min(CHUNK, runs - start), n, factor)
@@ -106,6 +113,7 @@ def simulate(family: Family, factor: float, n: int, runs: int, seed: int, truth:
             worse += result.decision == "worse"
             not_worse += result.decision == "not_worse"
             covered += result.ratio_low <= truth <= result.ratio_high
+            ratios.append(result.ratio)
     return Cell(
         family=family.name,
         factor=factor,
@@ -114,6 +122,7 @@ def simulate(family: Family, factor: float, n: int, runs: int, seed: int, truth:
         worse=worse / runs,
         not_worse=not_worse / runs,
         covered=covered / runs,
+        ratios=tuple(ratios),
         peers=tuple(by_peers / runs),
     )
 
@@ -138,17 +147,37 @@ def simulate_early(family: Family, looks: tuple[int, ...], factor: float, runs: 
     )
 
 
-def study(runs: int, jobs: int, seed: int, sizes: Sequence[int]) -> tuple[list[Cell], dict[tuple[str, float], float]]:
-    """Run all cells; also return the true ratio of the quantiles of each family and change."""
+def study(
+    runs: int, jobs: int, seed: int, sizes: Sequence[int], kept: Path | None = None
+) -> tuple[list[Cell], dict[tuple[str, float], float], list[Early]]:
+    """Run all cells and the looks; also return the true ratio of the quantiles of each family and change."""
     known = families()
     truths = {(family.name, factor): true_ratio(family, factor) for family in known for factor in family.factors}
     tasks = [(place, factor, n) for place, family in enumerate(known) for factor in family.factors for n in sizes]
     with ProcessPoolExecutor(max_workers=jobs) as pool:
         futures = [
-            pool.submit(_task, place, factor, n, runs, seed, truths[known[place].name, factor])
+            pool.submit(_task, place, factor, n, runs, seed, truths[known[place].name, factor], kept)
             for place, factor, n in tasks
         ]
-        return [future.result() for future in futures], truths
+        looked = [
+            pool.submit(_early_task, looks, factor, runs, seed, kept)
+            for looks in ((100, 150, 200, 300), (250, 500, 1000))
+            for factor in (1.0, 1.1, 1.5, 2.0)
+        ]
+        return [future.result() for future in futures], truths, [future.result() for future in looked]
+
+
+def known_null(cell: Cell, cells: Iterable[Cell]) -> float | None:
+    """Return how often the cell's ratio lies beyond what it exceeds in 1 % at the margin, ``None`` where nobody asks.
+
+    The power of the same ratio for someone who knows its distribution at the margin instead of estimating its scatter.
+    """
+    if cell.factor <= 1.0 + MARGIN:
+        return None
+    for other in cells:
+        if (other.family, other.factor, other.n) == (cell.family, 1.0 + MARGIN, cell.n):
+            return float((np.array(cell.ratios) > np.quantile(other.ratios, 1.0 - ALPHA)).mean())
+    return None
 
 
 def render(cells: Iterable[Cell], truths: dict[tuple[str, float], float], early: Iterable[Early]) -> str:
@@ -164,7 +193,9 @@ def render(cells: Iterable[Cell], truths: dict[tuple[str, float], float], early:
     ]
     lines: list[str] = []
     for title, members in groups:
-        lines += [f"### {title}", "", *_table(members, truths), ""]
+        known = [known_null(cell, cells) for cell in members]
+        lines += [f"### {title}", "", *_table(members, truths, [share for share in known if share is not None]), ""]
+    lines += ["### What boots allow, with requests without end", "", *_boots_table(), ""]
     lines += ["### Stopping early (shared component)", "", *_early_table(early), ""]
     return "\n".join(lines)
 
@@ -177,15 +208,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="requests per arm")
     parser.add_argument("--write", type=Path, help="document whose generated part is replaced")
+    parser.add_argument(
+        "--cells", type=Path, help="directory that keeps finished cells, to go on after an interruption"
+    )
     args = parser.parse_args(argv)
     began = time.monotonic()
-    cells, truths = study(args.runs, args.jobs, args.seed, args.sizes)
-    shared = next(family for family in families() if family.name == "shared component")
-    early = [
-        simulate_early(shared, looks, factor, args.runs, args.seed)
-        for looks in ((100, 150, 200, 300), (250, 500, 1000))
-        for factor in (1.0, 1.1, 1.5, 2.0)
-    ]
+    cells, truths, early = study(args.runs, args.jobs, args.seed, args.sizes, args.cells)
     text = f"{args.runs} experiments a cell, seed {args.seed}.\n\n" + render(cells, truths, early)
     if args.write is None:
         print(text)
@@ -198,8 +226,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _task(place: int, factor: float, n: int, runs: int, seed: int, truth: float) -> Cell:
-    return simulate(families()[place], factor, n, runs, seed, truth)
+def _task(place: int, factor: float, n: int, runs: int, seed: int, truth: float, kept: Path | None) -> Cell:
+    name = f"{place}-{factor}-{n}-{runs}-{seed}"
+    return Cell(**_kept(kept, name, lambda: asdict(simulate(families()[place], factor, n, runs, seed, truth))))
+
+
+def _early_task(looks: tuple[int, ...], factor: float, runs: int, seed: int, kept: Path | None) -> Early:
+    shared = next(family for family in families() if family.name == "shared component")
+    name = f"early-{looks[-1]}-{factor}-{runs}-{seed}"
+    return Early(**_kept(kept, name, lambda: asdict(simulate_early(shared, looks, factor, runs, seed))))
+
+
+def _kept(folder: Path | None, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what an earlier study left under the name, and compute and leave it otherwise."""
+    if folder is None:
+        return compute()
+    file = folder / f"{name}-{_source()}.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(compute()), encoding="utf-8")
+        partial.replace(file)
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+
+
+def _source() -> str:
+    """Return a checksum of what the numbers follow from."""
+    folder = Path(stats.__file__).parent
+    files = [*sorted(folder.glob("*.py")), Path(__file__), Path(__file__).with_name("gate_families.py")]
+    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def _quantiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,14 +264,40 @@ def _quantiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.partition(values, rank, axis=-1)[..., rank]
 
 
-def _table(cells: Sequence[Cell], truths: dict[tuple[str, float], float]) -> list[str]:
-    head = ["family", "true p99 ratio", "n", "**blocked**", "not worse", "interval holds", *PEERS]
+def _table(cells: Sequence[Cell], truths: dict[tuple[str, float], float], known: Sequence[float]) -> list[str]:
+    oracle = ["null known"] if known else []
+    head = ["family", "true p99 ratio", "n", "**blocked**", *oracle, "not worse", "interval holds", *PEERS]
     lines = ["| " + " | ".join(head) + " |", "|" + "|".join([" --- ", *["---:"] * (len(head) - 1)]) + "|"]
-    for cell in cells:
-        numbers = [f"**{cell.worse:.3f}**", f"{cell.not_worse:.3f}", f"{cell.covered:.3f}"]
-        numbers += [f"{share:.3f}" for share in cell.peers]
+    for place, cell in enumerate(cells):
+        shares = [*known[place : place + 1], cell.not_worse, cell.covered, *cell.peers]
+        numbers = [f"**{cell.worse:.3f}**", *(f"{share:.3f}" for share in shares)]
         truth = f"{truths[cell.family, cell.factor]:.2f}"
         lines.append("| " + " | ".join([cell.family, truth, str(cell.n), *numbers]) + " |")
+    return lines
+
+
+def boots_power(boots: int, factor: float) -> tuple[float, float]:
+    """Return the power that boots alone allow: when their deviation is known, and by Student's t when it is not.
+
+    The arms' means over their boots differ by the log of the factor with a standard error of ``sd * sqrt(2 / boots)``;
+    the gap to the margin in such errors is the noncentrality. Student's two-sample t has ``2 * boots - 2`` degrees of
+    freedom, and none with one boot.
+    """
+    gap = math.log(factor / (1.0 + MARGIN)) / (BOOT_SD * math.sqrt(2.0 / boots))
+    known = float(scipy_stats.norm.sf(scipy_stats.norm.isf(ALPHA) - gap))
+    degrees = 2 * boots - 2
+    return known, float(scipy_stats.nct.sf(scipy_stats.t.isf(ALPHA, degrees), degrees, gap)) if degrees else ALPHA
+
+
+def _boots_table() -> list[str]:
+    lines = [
+        "| boots per arm | tail | blocked at best, 3 % known | blocked by Student's t, unknown |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for boots in (1, 2, 3, 5, 8):
+        for factor in (1.25, 1.5):
+            known, student = boots_power(boots, factor)
+            lines.append(f"| {boots} | {factor:g}x | {known:.3f} | {student:.3f} |")
     return lines
 
 

@@ -91,3 +91,35 @@ def test_the_document_holds_the_generated_tables(simulation: Any) -> None:
     for family in simulation.families():
         rows = [line for line in generated.splitlines() if line.startswith(f"| {family.name} |")]
         assert len(rows) == len(family.factors) * len(simulation.SIZES), family.name
+
+
+def test_an_interrupted_study_goes_on(simulation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = simulation._task(3, 1.1, 200, 5, 0, 1.1, tmp_path)
+    monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("computed again"))
+    assert simulation._task(3, 1.1, 200, 5, 0, 1.1, tmp_path) == first
+    # Another seed, or another source, is another study.
+    with pytest.raises(pytest.fail.Exception):
+        simulation._task(3, 1.1, 200, 5, 1, 1.1, tmp_path)
+    monkeypatch.setattr(simulation, "_source", lambda: "changed")
+    with pytest.raises(pytest.fail.Exception):
+        simulation._task(3, 1.1, 200, 5, 0, 1.1, tmp_path)
+
+
+def test_what_boots_allow_is_what_they_allow(simulation: Any) -> None:
+    # One boot an arm: an error of 3 % * sqrt(2) against a gap of ln(1.25 / 1.1).
+    known, student = simulation.boots_power(1, 1.25)
+    assert known == pytest.approx(scipy_stats.norm.cdf(0.12783 / 0.042426 - 2.3263), abs=1e-3)
+    assert student == 0.01
+    for boots in (2, 3, 5):
+        known, student = simulation.boots_power(boots, 1.25)
+        assert student < known
+    assert simulation.boots_power(3, 1.1) == pytest.approx((0.01, 0.01))
+
+
+def test_the_known_null_blocks_one_in_a_hundred_at_the_margin(simulation: Any) -> None:
+    at_margin, slower = run(simulation, "shared component", 1.1, 200), run(simulation, "shared component", 1.25, 200)
+    known = simulation.known_null(slower, [at_margin, slower])
+    limit = sorted(at_margin.ratios)[-4]
+    assert known == pytest.approx(sum(ratio > limit for ratio in slower.ratios) / RUNS, abs=0.05)
+    assert simulation.known_null(at_margin, [at_margin, slower]) is None
+    assert simulation.known_null(slower, [slower]) is None
