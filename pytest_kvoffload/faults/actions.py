@@ -31,7 +31,7 @@ PROXY_FAULTS = {
     "credentials_wrong": ProxyFault(status=403, error_code="InvalidAccessKeyId"),
     "object_truncated": ProxyFault(truncate=True),
     # Longer than the SDK takes to give a cut download up, shorter than its time-out for one (3 s).
-    "object_stragglers": ProxyFault(truncate=True, straggle_seconds=1.5),
+    "object_stragglers": ProxyFault(truncate=True, straggle_seconds=0.8),
     "object_short": ProxyFault(shorten=True),
     "object_corrupted": ProxyFault(corrupt=True),
     "redis_gone": ProxyFault(refuse=True),

@@ -110,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="object_stragglers",
         site="object_store",
-        summary="downloads end half-way and the connection is cut, for every second object 1.5 s after the others",
+        summary="downloads end half-way and the connection is cut, for every second object 0.8 s after the others",
     ),
     Fault(
         name="object_short",
