@@ -7,7 +7,7 @@ import math
 
 from pytest_kvoffload.gate.pace import Pace, Place, Watch
 from pytest_kvoffload.gate.samples import Block
-from pytest_kvoffload.gate_run import GatePlan, per_block_of, schedule_of, unwatched, workload_of
+from pytest_kvoffload.gate_run import GatePlan, per_block_of, schedule_of, unwatched, warm_up_of, workload_of
 from pytest_kvoffload.session import RunSession
 
 
@@ -61,7 +61,7 @@ class _Alone:
     def expect(self, *, turns: int, boots: int) -> None:
         """Say how much there is to do."""
         self._expected = turns, boots
-        self._pace.expect(turns=turns, boots=boots)
+        self._pace.expect(turns=turns, boots=2 * boots)
 
     def take(self, number: int, boot: int) -> None:
         """Measure one block."""
@@ -81,6 +81,8 @@ class _Alone:
         if not self.blocks or self.blocks[-1].boot != boot:
             with self._pace.boot():
                 self._session.ready(arm)
+            with self._pace.boot():
+                self._session.warm_up(arm, warm_up_of(self._plan))
         with self._pace.turn():
             measured = self._session.measure(arm, workload_of(self._plan, number))
         self.blocks.append(Block(block=number, boot=boot, measurement=measured))

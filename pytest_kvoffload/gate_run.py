@@ -24,6 +24,8 @@ from pytest_kvoffload.records import WorkloadConfig
 from pytest_kvoffload.session import Arm, RunSession
 from pytest_kvoffload.stats import SequentialGate
 
+_WARM_UP_SEED = 900_001
+"""Added to the workload's seed; further than any block."""
 LOOKS = 3
 """At how many points the evidence is looked at; the error is spent over all of them."""
 
@@ -91,8 +93,11 @@ class _Run:
         """
         names = [name for name in self._arms if only is None or name in only]
         if self.plan.side_by_side:
-            for name in names if blocks else ():
+            new = [name for name in names if blocks and name not in self._living]
+            for name in new:
                 self._boot(name, boot)
+            for name in new:
+                self._warm_up(name, boot)
             turns = [(name, block) for block in blocks for name in (names if block % 2 == 0 else names[::-1])]
         else:
             names.sort(key=lambda name: name not in self._living)
@@ -104,7 +109,11 @@ class _Run:
 
     def _take(self, name: str, block: int, boot: int) -> None:
         self._say_place(name, block)
+        new = name not in self._living
         arm = self._boot(name, boot)
+        if new:
+            self._warm_up(name, arm.boot)
+            self._say_place(name, block)
         with self._blaming(name), self._pace.turn():
             measurement = self.session.measure(arm, workload_of(self.plan, block))
         self.blocks[name].append(Block(block=block, boot=arm.boot, measurement=measurement))
@@ -122,6 +131,12 @@ class _Run:
                 self.session.ready(arm)
         return arm
 
+    def _warm_up(self, name: str, boot: int) -> None:
+        """Replay a block that is not counted: what comes first after a boot is slower, and must fall on no arm."""
+        self._say_place(name, None)
+        with self._blaming(name), self._pace.boot():
+            self.session.warm_up(dataclasses.replace(self._arms[name], boot=boot), warm_up_of(self.plan))
+
     @contextlib.contextmanager
     def _blaming(self, name: str) -> Iterator[None]:
         """Say of an error whose it is."""
@@ -130,12 +145,12 @@ class _Run:
         except KVOffloadError as error:
             raise _ArmFailed(name, error) from error
 
-    def _say_place(self, name: str, block: int) -> None:
+    def _say_place(self, name: str, block: int | None) -> None:
         per_block = self.requests_per_block()
         self._watch(
             Place(
                 arm=name,
-                block=block + 1,
+                block=None if block is None else block + 1,
                 blocks=self._total,
                 done=len(self.blocks[name]) * per_block,
                 requests=None if self._total is None else self._total * per_block,
@@ -152,7 +167,7 @@ class _Run:
                 f"blocks of {self.requests_per_block()}, and a boot replays one at least"
             )
         each = len(rounds) if self.plan.side_by_side else 1 + sum(map(len, rounds))
-        self._pace.expect(turns=len(self._arms) * blocks, boots=len(self._arms) * each)
+        self._pace.expect(turns=len(self._arms) * blocks, boots=2 * len(self._arms) * each)
 
     def stop_servers(self) -> None:
         """Stop all servers: what comes next boots."""
@@ -187,6 +202,9 @@ class _Run:
             n, spread = times.n, spread_of(times.reference, times.candidate, phase=phase)
         except (IncomparableError, KeyError):  # what made the arms unlike is in the findings already
             pass
+        versions = [arm[0].measurement.server.vllm_version for arm in (reference, candidate) if arm]
+        if len(set(versions)) == 2:
+            self._notes.append(f"vLLM {versions[0]} on the reference, {versions[1]} on the candidate")
         verdict = Verdict(
             reference=self.plan.reference.name,
             candidate=self.plan.candidate.name,
@@ -290,6 +308,11 @@ def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
 def workload_of(plan: GatePlan, block: int) -> WorkloadConfig:
     """Return the workload of a block: each has a seed of its own."""
     return dataclasses.replace(plan.workload, seed=plan.workload.seed + block)
+
+
+def warm_up_of(plan: GatePlan) -> WorkloadConfig:
+    """Return the workload that is replayed after a boot and not counted: requests that no block sends."""
+    return dataclasses.replace(plan.workload, seed=plan.workload.seed + _WARM_UP_SEED, repeats=1)
 
 
 def per_block_of(plan: GatePlan, block: Block) -> int:

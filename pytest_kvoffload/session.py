@@ -184,6 +184,25 @@ class RunSession:
         with self.exclusive():
             self.server(arm)
 
+    def warm_up(self, arm: Arm, workload: WorkloadConfig) -> None:
+        """Replay a workload on the arm's server and keep nothing of it.
+
+        For some seconds after a boot requests are slower, whichever server they go to. Where each measurement boots a
+        server of its own anyway, because its tier cannot be emptied, nothing is sent.
+
+        Raises:
+            EngineError: the server did not boot, or died.
+            WorkloadError: the workload proves nothing on this server.
+        """
+        with self.exclusive():
+            server = self.server(arm)
+            if arm.engine.kind == "attach" or any(clear.action == "new_server" for clear in server.info.clears):
+                return
+            try:
+                self._probe(server, arm, workload)
+            finally:
+                self.progress.clear()
+
     def _server_with_empty_tier(self, arm: Arm) -> RunningServer:
         """Return the arm's server; a new one where a tier that cannot be emptied may hold something."""
         from pytest_kvoffload.probe import is_new
@@ -244,12 +263,6 @@ class RunSession:
         from pytest_kvoffload import probe
 
         path = self.run_dir / "measurements" / f"{arm.key}-{_digest(workload)}.json"
-
-        def restart() -> RunningServer:
-            if arm.engine.kind == "attach":
-                raise UsageError("mode 'restart' cannot restart an attached server: boot it with kind 'cpu' or 'local'")
-            return self._restart(arm)
-
         with self.exclusive():
             if path.exists():
                 measurement = measurement_from_json(path.read_bytes())
@@ -257,15 +270,7 @@ class RunSession:
                     return measurement
             server = self._server_with_empty_tier(arm)
             try:
-                measurement = probe.measure(
-                    server,
-                    arm=arm.name,
-                    connector=arm.connector,
-                    workload=workload,
-                    progress=self.progress.phase,
-                    restart=restart,
-                    request_timeout_seconds=arm.engine.request_timeout_seconds,
-                )
+                measurement = self._probe(server, arm, workload)
             except (probe.MeasurementInterrupted, probe.MeasurementDiedError) as end:
                 self._write_measurement(path, end.partial)
                 raise
@@ -275,6 +280,24 @@ class RunSession:
             _refuse_degraded(measurement)
             _refuse_dead_helpers(measurement, self._own.get(arm.key))
             return measurement
+
+    def _probe(self, server: RunningServer, arm: Arm, workload: WorkloadConfig) -> Measurement:
+        from pytest_kvoffload import probe
+
+        def restart() -> RunningServer:
+            if arm.engine.kind == "attach":
+                raise UsageError("mode 'restart' cannot restart an attached server: boot it with kind 'cpu' or 'local'")
+            return self._restart(arm)
+
+        return probe.measure(
+            server,
+            arm=arm.name,
+            connector=arm.connector,
+            workload=workload,
+            progress=self.progress.phase,
+            restart=restart,
+            request_timeout_seconds=arm.engine.request_timeout_seconds,
+        )
 
     def measurements(self) -> tuple[list[Measurement], list[str]]:
         """Return what has been measured in this run, by any of its processes, in the order of time.

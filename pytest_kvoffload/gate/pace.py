@@ -15,8 +15,8 @@ class Place:
     """Where a run is: one arm is about to replay one block."""
 
     arm: str
-    block: int
-    """From 1."""
+    block: int | None
+    """From 1; ``None`` is a warm-up, which is not counted."""
     blocks: int | None = None
     """At most; ``None`` while the first block has not shown how many requests a block has."""
     done: int = 0
@@ -48,7 +48,7 @@ class Pace:
 
     @contextmanager
     def boot(self) -> Iterator[None]:
-        """Time a boot; one that fails is not counted."""
+        """Time a boot, or the warm-up after it; one that fails is not counted."""
         with self._timed("boots"):
             yield
 

@@ -47,10 +47,13 @@ def phase_text(progress: Progress, *, width: int | None = None, place: Place | N
 def place_text(place: Place, *, short: bool = False) -> str:
     """Say which block of which arm is measured, how many requests that arm has answered, and how long it may take."""
     known = place.blocks is not None
+    if place.block is None:
+        block = "warm-up"
+    else:
+        block = f"block {place.block}" + ("/" if short else " of ") * known + str(place.blocks) * known
     if short:
-        count = [f"{place.done}/{place.requests}"] if known else []
-        return " ".join([f"block {place.block}" + (f"/{place.blocks}" if known else ""), place.arm, *count])
-    words = [f"block {place.block} of {place.blocks}" if known else f"block {place.block}", place.arm]
+        return " ".join([block, place.arm, *([f"{place.done}/{place.requests}"] if known else [])])
+    words = [block, place.arm]
     if known:
         words.append(f"{place.done} of {place.requests} requests")
     if place.seconds_left is not None:

@@ -27,6 +27,7 @@ PHASE = Progress(
     [
         (PLACE, "block 5 of 12, candidate, 80 of 168 requests, at most 2 min left"),
         (Place(arm="reference", block=1), "block 1, reference"),
+        (Place(arm="reference", block=None), "warm-up, reference"),
         (
             Place(arm="boot 2 of 4", block=3, blocks=8, done=28, requests=112, seconds_left=42.4),
             "block 3 of 8, boot 2 of 4, 28 of 112 requests, at most 42 s left",

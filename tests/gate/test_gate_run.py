@@ -69,6 +69,7 @@ class Scripted:
         self._end = end or KeyboardInterrupt()
         self.asked: list[tuple[str, int, int]] = []
         self.events: list[str] = []
+        self.warmed: list[tuple[str, int, int]] = []
         self.boots: list[tuple[str, int]] = []
         """Of each boot that took place: the arm, and what it was called."""
         self._measurement, self._slower, self._max_live, self._ends_at = measurement, slower, max_live, ends_at
@@ -79,6 +80,11 @@ class Scripted:
             self._live = [*self._live, (arm.name, arm.boot)][-self._max_live :]
             self.boots.append((arm.name, arm.boot))
             self.events.append(f"boot {arm.name}")
+
+    def warm_up(self, arm: Arm, workload: WorkloadConfig) -> None:
+        self.ready(arm)
+        self.warmed.append((arm.name, arm.boot, workload.seed))
+        self.events.append(f"warm up {arm.name}")
 
     def measure(self, arm: Arm, workload: WorkloadConfig) -> Measurement:
         self.ready(arm)
@@ -163,8 +169,23 @@ def test_both_servers_are_up_before_the_first_turn(offloading: Measurement) -> N
     _, session = scripted(offloading, 1.08, boots=2)
     turns = "".join(word[0] for word in session.events)
     assert turns.count("b") == 4
-    assert turns.startswith("bbm")
+    assert turns.startswith("bbwwm")
     assert "bmb" not in turns
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_what_comes_first_after_a_boot_is_not_counted(offloading: Measurement, side_by_side: bool) -> None:
+    """On real vLLM the first arm to be measured was slower by a tenth for some seconds, in each of five runs."""
+    result, session = scripted(offloading, 1.08, boots=2, side_by_side=side_by_side)
+    assert [one[:2] for one in session.warmed] == session.boots, "each boot has a warm-up of its own"
+    counted = {block.measurement.workload.seed for block in (*result.reference, *result.candidate)}
+    assert counted.isdisjoint(seed for *_, seed in session.warmed)
+    for place, event in enumerate(session.events):
+        if event.startswith("measure"):
+            warm = event.replace("measure", "warm up")
+            boot = event.replace("measure", "boot")
+            before = session.events[:place][::-1]
+            assert before.index(warm) < before.index(boot)
 
 
 def test_one_server_at_a_time_counts_each_boot_and_boots_no_arm_that_lives(offloading: Measurement) -> None:
@@ -214,6 +235,12 @@ def test_a_candidate_that_fails_at_once_costs_no_boot_of_the_control(tmp_path: P
     assert (asked, result.others["control"]) == (0, ())
 
 
+def test_a_server_that_ran_before_needs_no_warm_up(tmp_path: Path) -> None:
+    with FakeVLLM(FakeConfig(tier_blocks=TIER)) as server:
+        RunSession(tmp_path).warm_up(arm(server, "candidate"), WORKLOAD)
+        assert server.completions == 0
+
+
 def test_failed_requests_on_the_candidate_fail(tmp_path: Path) -> None:
     verdict = gate(tmp_path, FakeConfig(tier_blocks=TIER), FakeConfig(tier_blocks=TIER, fail_every=7)).verdict
     assert verdict.outcome == "fail"
@@ -249,6 +276,24 @@ def test_a_server_that_comes_up_otherwise_at_its_second_boot_is_refused(
     (found,) = judge(arms["reference"], arms["candidate"], policy=Policy())
     assert (found.name, found.outcome) == ("comparable", "inconclusive")
     assert re.search(rf"^device cache: \d+ on the reference, 656 on {where} \(num_gpu_blocks of \[engine\]", found.text)
+
+
+def test_two_versions_are_compared_where_that_is_the_question_and_both_are_named(tmp_path: Path) -> None:
+    old, new = FakeConfig(tier_blocks=TIER, version="0.27.1"), FakeConfig(tier_blocks=TIER)
+    with FakeVLLM(old) as one, FakeVLLM(new) as two:
+        plan = GatePlan(
+            reference=arm(one, "reference"),
+            candidate=arm(two, "candidate"),
+            workload=WORKLOAD,
+            policy=Policy(),
+            thresholds=parse_thresholds(["external.hit_rate >= 0.5"]),
+            requests=30,
+            boots=1,
+            across=("vllm",),
+        )
+        verdict = run_gate(RunSession(tmp_path), plan).verdict
+    assert verdict.outcome == "pass", text(verdict)
+    assert "vLLM 0.27.1 on the reference, 0.32.0 on the candidate" in verdict.notes
 
 
 def test_too_few_requests_are_inconclusive(tmp_path: Path) -> None:
@@ -363,6 +408,8 @@ def test_a_run_says_where_it_is(offloading: Measurement) -> None:
     places: list[Place] = []
     session = Scripted(offloading, 1.0)
     run_gate(session, scripted_plan(offloading, boots=2), watch=places.append)  # type: ignore[arg-type]
+    assert [(p.arm, p.block) for p in places[:2]] == [("reference", None), ("candidate", None)], "two warm-ups"
+    places = [place for place in places if place.block is not None]
     first, second, third, *_ = places
     assert (first.arm, first.block, first.blocks, first.requests) == ("reference", 1, None, None)
     assert (second.arm, second.block) == ("candidate", 1)
