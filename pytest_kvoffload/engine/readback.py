@@ -24,6 +24,7 @@ class ReadBack:
     max_model_len: int | None
     block_size_tokens: int | None
     num_gpu_blocks: int | None
+    """Blocks of one engine."""
     kv_transfer_config: Mapping[str, Any] | None
     developer_mode: bool
     cache_config: Mapping[str, str]
@@ -49,18 +50,20 @@ def read_back(url: str, metrics_urls: Iterable[str], session: requests.Session) 
     info = _json(session, f"{url}/server_info?config_format=json", timeout=SERVER_INFO_TIMEOUT_SECONDS)
     config = info.get("vllm_config") if isinstance(info, dict) else None
     transfer = config.get("kv_transfer_config") if isinstance(config, dict) else None
-    caches = [cache for metrics_url in metrics_urls for cache in cache_configs(session, metrics_url)]
-    cache = caches[0] if caches else {}
+    endpoints = [found for metrics_url in metrics_urls if (found := cache_configs(session, metrics_url))]
+    cache = endpoints[0][0] if endpoints else {}
+    blocks = _int(cache.get("num_gpu_blocks"))
     return ReadBack(
         vllm_version=version.get("version") if isinstance(version, dict) else None,
         models=tuple(str(card.get("id")) for card in cards),
         max_model_len=_int(cards[0].get("max_model_len")) if cards else None,
         block_size_tokens=_int(cache.get("block_size")),
-        num_gpu_blocks=_int(cache.get("num_gpu_blocks")),
+        # With data parallel ranks each of them shows the sum of all (v1/engine/core_client.py, 0.27.1 to 0.32.0).
+        num_gpu_blocks=None if blocks is None else blocks // len(endpoints[0]),
         kv_transfer_config=transfer if isinstance(transfer, dict) else None,
         developer_mode=isinstance(config, dict),
         cache_config=cache,
-        engines=max(1, len(caches)),
+        engines=max(1, sum(len(found) for found in endpoints)),
     )
 
 

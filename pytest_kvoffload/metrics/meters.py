@@ -123,9 +123,13 @@ class Meters:
 
     @property
     def device_cache_tokens(self) -> int | None:
-        """Capacity of one engine's device cache, from blocks and block size."""
+        """Capacity of one engine's device cache, from blocks and block size.
+
+        vLLM shows the blocks of all data parallel ranks of an endpoint together (v1/engine/core_client.py).
+        """
         blocks, size = _int(self.cache_config.get("num_gpu_blocks")), self.block_size_tokens
-        return blocks * size if blocks is not None and size is not None else None
+        ranks = sum(one.endpoint == self.cache_config.get("endpoint", "") for one in self.engines)
+        return blocks // max(1, ranks) * size if blocks is not None and size is not None else None
 
 
 def read_meters(delta: Delta, *, vllm_version: str | None, prompt_tokens: int | None = None) -> Meters:

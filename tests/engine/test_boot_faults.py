@@ -71,6 +71,12 @@ def test_a_good_boot_tells_about_itself_and_leaves_nothing(fake_boot: FakeBoot) 
         server.check()
 
 
+def test_the_device_cache_of_two_ranks_is_counted_once(fake_boot: FakeBoot) -> None:
+    info = fake_boot(engine={"num_gpu_blocks": 64, "args": ("--data-parallel-size", "2")}).info
+    assert (info.replicas, info.num_gpu_blocks, info.device_cache_tokens) == (2, 64, 2 * 64 * 128)
+    assert not [text for text in info.differences if "num_gpu_blocks" in text]
+
+
 @pytest.mark.parametrize("name", ["LMCache, lm://", "../up", "a b"])
 def test_a_connectors_name_may_be_no_file_name(fake_boot: FakeBoot, tmp_path: Path, name: str) -> None:
     server = fake_boot(connector=ConnectorConfig(name=name, kind="native", options={"size_gib": 1}))

@@ -213,3 +213,13 @@ def test_an_lmcache_server_among_the_endpoints() -> None:
     meters = of_text("a 1\n", text)
     assert rate(meters, "lmcache_l1") == 0.5
     assert "lmcache_l2" not in meters.hit_tokens
+
+
+def test_the_device_cache_of_one_of_two_ranks() -> None:
+    # Each rank shows the blocks of both.
+    text = "# TYPE vllm:cache_config_info gauge\n# TYPE vllm:prompt_tokens counter\n" + "".join(
+        f'vllm:cache_config_info{{block_size="128",num_gpu_blocks="80",engine="{rank}"}} 1.0\n'
+        f'vllm:prompt_tokens_total{{engine="{rank}"}} 5\n'
+        for rank in (0, 1)
+    )
+    assert of_text(text, text).device_cache_tokens == 40 * 128

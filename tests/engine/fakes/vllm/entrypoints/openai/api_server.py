@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--served-model-name")
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--num-gpu-blocks-override", type=int, default=80)
+    parser.add_argument("--data-parallel-size", type=int, default=1)
     parser.add_argument("--kv-transfer-config", type=json.loads)
     args, _ = parser.parse_known_args()
     fault = os.environ.get("FAKE_VLLM", "serve")
@@ -103,10 +104,10 @@ def serve(args: argparse.Namespace, fault: str) -> None:
     config: Any = args.kv_transfer_config
     if fault == "other-config" and config:
         config = {**config, "kv_connector": "LMCacheMPConnector"}
-    metrics = (
-        "# TYPE vllm:cache_config_info gauge\n"
-        f'vllm:cache_config_info{{block_size="128",num_gpu_blocks="{args.num_gpu_blocks_override}"}} 1.0\n'
-    )
+    ranks = args.data_parallel_size
+    # Each rank shows the blocks of all of them, as vLLM's do.
+    info = f'vllm:cache_config_info{{block_size="128",num_gpu_blocks="{ranks * args.num_gpu_blocks_override}",engine='
+    metrics = "# TYPE vllm:cache_config_info gauge\n" + "".join(f'{info}"{rank}"}} 1.0\n' for rank in range(ranks))
     answers: dict[str, Any] = {
         "/version": {"version": "0.32.0"},
         "/v1/models": {"data": [{"id": args.served_model_name, "max_model_len": args.max_model_len}]},
