@@ -6,6 +6,7 @@ Two servers on one directory, and one on a bucket of moto's S3 server. What need
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -202,10 +203,19 @@ def test_two_servers_on_one_bucket(session: RunSession, bucket: Bucket) -> None:
 
 
 @nightly
-def test_a_changed_chunk_finds_nothing_and_says_what_keys_depend_on(session: RunSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["chunk", "block"])
+def test_a_changed_chunk_or_block_finds_nothing_and_says_what_keys_depend_on(
+    session: RunSession, tmp_path: Path, what: str
+) -> None:
     tier, salt = {"type": "fs", "root_dir": str(tmp_path / "tier")}, f"shared-{uuid.uuid4().hex}"
     session.measure(arm("first", tier), workload(salt))
-    changed = session.measure(arm("changed", tier, blocks_per_chunk=2), workload(salt, mode="shared"))
+    other = arm("changed", tier, blocks_per_chunk=2 if what == "chunk" else 1)
+    if what == "block":
+        # As many tokens in blocks of half the size.
+        smaller = dataclasses.replace(other.engine, num_gpu_blocks=80, args=("--block-size", "64"))
+        other = dataclasses.replace(other, engine=smaller)
+    changed = session.measure(other, workload(salt, mode="shared"))
+    assert_no_failed_requests(changed)
     with pytest.raises(MeterAssertionError, match=r"depend on model, dtype, block size, chunk \(blocks_per_chunk\)"):
         assert_hit_rate_above(changed, 0.0, tier="external")
 
