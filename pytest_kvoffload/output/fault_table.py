@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ WORDS: dict[FaultOutcome, str] = {
 NARROW = 120
 """Below this many columns some go, so that nothing is cut."""
 BEGIN, END = "<!-- fault table: begin -->", "<!-- fault table: end -->"
+_PATH = re.compile(r"(?<![\w:/])/(?:[^\s/;,:()']+/)+(?=[^\s/;,:()']+)")
+"""Directories of the machine that ran it; a page names the file alone."""
 _STYLES = {"pass": None, "fail": "red", "inconclusive": "yellow", "not-applicable": "dim"}
 
 
@@ -111,7 +114,7 @@ def markdown(
             "What was seen where requests were not simply answered (**not** marks what is not acceptable):",
             "",
         ]
-        lines += [f"- {r.connector}, `{r.fault}`: {r.reason}" for r in remarks]
+        lines += [f"- {r.connector}, `{r.fault}`: {_PATH.sub('', r.reason)}" for r in remarks]
     return "\n".join([*lines, "", END, ""])
 
 

@@ -144,3 +144,10 @@ def test_an_outcome_that_was_expected_by_command_is_marked_all_the_same() -> Non
     table = markdown([result], summaries={}, usual={DOWN.name: DOWN.expected})
     assert "| hung (**not**) |" in table
     assert "- fs, `object_store_down`: the requests did not come to an end within 60 s" in table
+
+
+def test_a_page_names_no_directory_of_the_machine() -> None:
+    why = "boot failed (said by lmcache-server, /home/me/run/servers/a-1/lmcache-server-1.log; see http://h:1/a/b.log)"
+    result = verdict(EXHAUSTED, None, hung=why)
+    table = markdown([result], summaries={}, usual={})
+    assert "(said by lmcache-server, lmcache-server-1.log; see http://h:1/a/b.log)" in table
