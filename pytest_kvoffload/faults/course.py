@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -100,6 +101,8 @@ class _Disturber:
             return ()
         begun, self.begun = self.begun, None
         self.felt = begun.felt()
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            return ()  # all of it is taken down at once: nobody is to wait for a helper to come back first
         try:
             begun.end()
         except EngineError as error:

@@ -67,14 +67,18 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVLLM]:
 
 
 @pytest.fixture
+def done() -> list[str]:
+    """What the scenario's fault did."""
+    return []
+
+
+@pytest.fixture
 def run(
-    fake: FakeVLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeVLLM, done: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Callable[[], None]], tuple[FaultResult, Served, list[str]]]:
     """Run one scenario whose begin is ``begin``; return its result, the server and what was done."""
 
     def scenario(name: str, begin: Callable[[], None]) -> tuple[FaultResult, Served, list[str]]:
-        done: list[str] = []
-
         def on(fault: str, stage: Stage, server: object) -> Begun:
             done.append(f"begin {fault}")
             begin()
@@ -133,6 +137,23 @@ def test_a_fault_that_is_made_by_half_proves_nothing_and_its_server_is_not_used_
     assert (result.outcome, result.verdict) == (None, "inconclusive")
     assert result.reason == "host_memory_corrupted did not begin: lmcache-server: port 1 on 127.0.0.1 is taken"
     assert served.stops == 2, "at once, and again at the end"
+
+
+def test_an_interruption_waits_for_no_helper_to_come_back(
+    run: Scenario, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    real = course._Watched.check
+
+    def check(watched: course._Watched) -> None:
+        if begun:
+            raise KeyboardInterrupt
+        real(watched)
+
+    monkeypatch.setattr(course._Watched, "check", check)
+    with pytest.raises(KeyboardInterrupt):
+        run("host_memory_corrupted", lambda: begun.append(True))
+    assert done == ["begin host_memory_corrupted"]
 
 
 def test_a_death_is_loud_with_what_was_measured_until_then(run: Scenario, fake: FakeVLLM) -> None:
