@@ -129,11 +129,13 @@ def measured(
             from pytest_kvoffload.gate_run import run_gate
 
             result = run_gate(session, plan, say=_silent if args.no_progress else say, watch=progress.at)
+            verdict = dataclasses.replace(result.verdict, notes=(*notes, *result.verdict.notes))
+            # Before the servers stop, which takes seconds: a cancelled job has few of them left.
+            _write(args, verdict, out)
         finally:
             session.close()
     from pytest_kvoffload.output.gate_table import print_gate_table
 
-    verdict = dataclasses.replace(result.verdict, notes=(*notes, *result.verdict.notes))
     arms = {"reference": result.reference, "candidate": result.candidate, **result.others}
     print_gate_table(arms, verdict, phase=plan.policy.phase)
     name = plan.candidate.connector.name
@@ -181,13 +183,11 @@ def report(
     ``reference`` is the text of the reference's configuration: annotations stand where the candidate's differs.
     """
     from pytest_kvoffload.output.gate_annotations import annotation_lines
-    from pytest_kvoffload.output.gate_text import document, markdown, text
+    from pytest_kvoffload.output.gate_text import markdown, text
     from pytest_kvoffload.output.wrap import show
 
     show(text(verdict))
-    for target in filter(None, (str(out / "verdict.json"), args.json)):
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        Path(target).write_bytes(document(verdict, command=shlex.join(["kvoffload", *sys.argv[1:]])))
+    _write(args, verdict, out)
     if args.markdown:
         with Path(args.markdown).open("a", encoding="utf-8") as sink:
             sink.write(markdown(verdict))
@@ -201,6 +201,15 @@ def report(
                 sink.write(f"outcome={verdict.outcome}\n")
     print(f"evidence: {out}")
     return verdict.exit_code
+
+
+def _write(args: argparse.Namespace, verdict: Verdict, out: Path) -> None:
+    """Write the verdict as JSON, with the evidence and where else it was asked for."""
+    from pytest_kvoffload.output.gate_text import document
+
+    for target in filter(None, (str(out / "verdict.json"), args.json)):
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(target).write_bytes(document(verdict, command=shlex.join(["kvoffload", *sys.argv[1:]])))
 
 
 def _compare_files(args: argparse.Namespace, config: KVOffloadConfig) -> Verdict:

@@ -14,6 +14,7 @@ import pytest
 from fakes.fake_vllm import FakeConfig, FakeVLLM
 
 from pytest_kvoffload.cli import main
+from pytest_kvoffload.session import RunSession
 
 CONFIG = """
 [engine]
@@ -86,6 +87,21 @@ def test_a_baseline_of_a_tier_that_never_served_is_not_recorded(
         assert main(["baseline", "update", "--no-progress"]) == 3
     assert "no baseline: the tier of baseline was never reached: 0 of" in capsys.readouterr().err
     assert not (folder / "kvoffload-baselines").exists()
+
+
+def test_the_verdict_is_written_before_the_servers_stop(
+    folder: Path, servers: tuple[FakeVLLM, FakeVLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is cancelled gets a second signal seconds after the first, while servers are still stopping."""
+
+    def interrupted(self: RunSession) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunSession, "close", interrupted)
+    configure(folder, *servers)
+    assert main([*GATE, "--json", "elsewhere.json"]) == 130
+    assert json.loads((folder / "out" / "verdict.json").read_text())["outcome"] == "pass"
+    assert (folder / "elsewhere.json").exists()
 
 
 def test_a_cancelled_job_ends_with_a_verdict_and_what_was_measured(folder: Path) -> None:
