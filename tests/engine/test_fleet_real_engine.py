@@ -1,6 +1,7 @@
 """Two real engines behind a real router, and what they say of their tiers: one boot of each for all of it.
 
-With KVOFFLOAD_TEST_DATA_PARALLEL=1 also two data parallel ranks of one server (a boot of minutes on two cores).
+With KVOFFLOAD_TEST_DATA_PARALLEL=1, or in a nightly run, also two data parallel ranks of one server (two minutes on one
+core).
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def test_a_revisit_on_the_other_engine_misses_and_the_reason_is_named(
 
 
 @pytest.mark.skipif(
-    not os.environ.get("KVOFFLOAD_TEST_DATA_PARALLEL"), reason="KVOFFLOAD_TEST_DATA_PARALLEL=1 boots two ranks"
+    not os.environ.get("KVOFFLOAD_TEST_DATA_PARALLEL") and not os.environ.get("KVOFFLOAD_NIGHTLY"),
+    reason="KVOFFLOAD_TEST_DATA_PARALLEL=1, or a nightly run, boots two ranks",
 )
 @pytest.mark.parametrize("version", ["0.32.0", "0.27.1"])
 def test_data_parallel_ranks_have_a_tier_each(tmp_path: Path, version: str) -> None:
