@@ -7,7 +7,8 @@ import math
 
 from pytest_kvoffload.gate.pace import Pace, Place, Watch
 from pytest_kvoffload.gate.samples import Block
-from pytest_kvoffload.gate_run import GatePlan, per_block_of, schedule_of, unwatched, warm_up_of, workload_of
+from pytest_kvoffload.gate.schedule import schedule_of
+from pytest_kvoffload.gate_run import GatePlan, per_block_of, unwatched, warm_up_of, workload_of
 from pytest_kvoffload.session import RunSession
 
 

@@ -17,6 +17,7 @@ from pytest_kvoffload.gate.evaluate import Level
 from pytest_kvoffload.gate.judge import as_recorded, hindrance, judge
 from pytest_kvoffload.gate.pace import Pace, Place, Watch
 from pytest_kvoffload.gate.samples import Block, paired_times
+from pytest_kvoffload.gate.schedule import chunks_of, looks_of, schedule_of
 from pytest_kvoffload.gate.spread import spread_of
 from pytest_kvoffload.gate.thresholds import Threshold
 from pytest_kvoffload.gate.verdict import Finding, Policy, Verdict
@@ -26,8 +27,6 @@ from pytest_kvoffload.stats import SequentialGate
 
 _WARM_UP_SEED = 900_001
 """Added to the workload's seed; further than any block."""
-LOOKS = 3
-"""At how many points the evidence is looked at; the error is spent over all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,12 +272,12 @@ def _looks_until_clear(run: _Run, say: Callable[[str], None]) -> GateRun:
     blocks = math.ceil(plan.requests / per_block)
     if plan.recorded:
         blocks = min(blocks, len({block.block for block in plan.recorded}))
-    looks = _looks(blocks, per_block)
+    looks = looks_of(blocks, per_block)
     errors = SequentialGate(looks=looks, alpha=plan.policy.alpha)
     misses = SequentialGate(looks=looks, alpha=1.0 - plan.policy.confidence)
     findings: tuple[Finding, ...] = ()
     rounds = [
-        _chunks([block for block in numbers if block > 0], [n // per_block for n in looks])
+        chunks_of([block for block in numbers if block > 0], [n // per_block for n in looks])
         or ([[]] if numbers == [0] else [])
         for numbers in schedule_of(blocks, plan.boots)
     ]
@@ -319,32 +318,3 @@ def per_block_of(plan: GatePlan, block: Block) -> int:
     """Return the requests of the judged phase in a block, 1 at least."""
     phase = plan.policy.phase
     return max(1, len(block.measurement.phase(phase).samples) if phase in block.measurement.phase_names else 0)
-
-
-def schedule_of(blocks: int, boots: int) -> list[list[int]]:
-    """Spread blocks over boots as evenly as can be, in order."""
-    boots = min(boots, blocks)
-    size, rest = divmod(blocks, boots)
-    out, start = [], 0
-    for boot in range(boots):
-        end = start + size + (boot < rest)
-        out.append(list(range(start, end)))
-        start = end
-    return out
-
-
-def _looks(blocks: int, per_block: int) -> tuple[int, ...]:
-    """Requests at which to look: at the ends of equal shares of the blocks."""
-    shares = {math.ceil(blocks * share / LOOKS) for share in range(1, LOOKS + 1)}
-    return tuple(sorted(share * per_block for share in shares if share > 1 or blocks == 1)) or (blocks * per_block,)
-
-
-def _chunks(blocks: Sequence[int], stops: Sequence[int]) -> list[list[int]]:
-    """Cut blocks where a look is due: ``stops`` count blocks from the start of the run."""
-    out: list[list[int]] = []
-    for block in blocks:
-        if out and out[-1][-1] + 1 not in stops:
-            out[-1].append(block)
-        else:
-            out.append([block])
-    return out
