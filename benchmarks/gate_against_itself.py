@@ -86,7 +86,8 @@ def table(verdicts: dict[str, dict[str, Any]]) -> str:
         counts = [str(verdict["requests_per_arm"]), str(verdict["boots_per_arm"])]
         lines.append(f"| {' | '.join([name, document['outcome'], *counts, *cells])} |")
     told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())) or "nothing yet"
-    return "\n".join([*lines, "", f"{len(verdicts)} runs: {told}."])
+    runs = f"{len(verdicts)} run{'s' if len(verdicts) != 1 else ''}"
+    return "\n".join([*lines, "", f"{runs}: {told}."])
 
 
 def _one_run(folder: Path, args: argparse.Namespace) -> None:

@@ -83,9 +83,11 @@ class _Run:
         self._notes: list[str] = []
         self._boots: dict[str, int] = {}
         self._living: set[str] = set()
+        self._replayed = 0
+        """Blocks in this boot."""
 
     def measure(self, blocks: Sequence[int], *, boot: int, only: Sequence[str] | None = None) -> None:
-        """Measure some blocks on all arms, or some; they take turns, and who begins alternates.
+        """Measure some blocks on all arms, or some; they take turns, and who begins alternates, from boot to boot too.
 
         Side by side, all servers are up before the first turn: a boot between two arms' turns would part them by
         minutes. Where one server lives at a time, the arm that lives begins: it need not boot again.
@@ -97,7 +99,10 @@ class _Run:
                 self._boot(name, boot)
             for name in new:
                 self._warm_up(name, boot)
-            turns = [(name, block) for block in blocks for name in (names if block % 2 == 0 else names[::-1])]
+            turns = []
+            for block in blocks:
+                turns += [(name, block) for name in (names if (boot + self._replayed) % 2 == 0 else names[::-1])]
+                self._replayed += "candidate" in names
         else:
             names.sort(key=lambda name: name not in self._living)
             turns = [(name, block) for name in names for block in blocks]
@@ -172,6 +177,7 @@ class _Run:
         """Stop all servers: what comes next boots."""
         self.session.stop_servers()
         self._living = set()
+        self._replayed = 0
 
     def judge(self, level: Level) -> tuple[Finding, ...]:
         """Judge what there is; what a baseline has and this run has not is a failure."""

@@ -151,7 +151,9 @@ def test_arms_take_turns_and_both_are_booted_again(offloading: Measurement) -> N
     assert sorted(one[1:] for one in asked if one[0] == "reference") == sorted(
         one[1:] for one in asked if one[0] == "candidate"
     )
-    assert [name for name, *_ in asked[:4]] == ["reference", "candidate", "candidate", "reference"]
+    begins = {boot: [name for name, _, b in asked if b == boot][:4] for boot in (0, 1)}
+    assert begins[0] == ["reference", "candidate", "candidate", "reference"]
+    assert begins[1] == ["candidate", "reference", "reference", "candidate"], "what comes first and last in a boot"
     assert {boot for *_, boot in asked} == {0, 1}
 
 
