@@ -95,6 +95,7 @@ class _Run:
         names = [name for name in self._arms if only is None or name in only]
         if self.plan.side_by_side:
             new = [name for name in names if blocks and name not in self._living]
+            new = new[::-1] if boot % 2 else new  # which server is the older one takes turns as well
             for name in new:
                 self._boot(name, boot)
             for name in new:

@@ -172,6 +172,7 @@ def test_both_servers_are_up_before_the_first_turn(offloading: Measurement) -> N
     turns = "".join(word[0] for word in session.events)
     assert turns.count("b") == 4
     assert turns.startswith("bbwwm")
+    assert [name for name, _ in session.boots] == ["reference", "candidate", "candidate", "reference"]
     assert "bmb" not in turns
 
 
